@@ -33,7 +33,21 @@ const parts = pageOnly ? ['', 'models-'] : ['', 'core-', 'models-'];
  * The entry points that share chunks. The workers' script contains everything: pages copy it, and Parcel does not load the
  * chunks that a page and its worker share.
  */
-const entries = pageOnly ? ['index', 'pool', 'training', 'lab', 'models'] : ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training', 'lab', 'models', 'models_node', ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`)];
+const entries = pageOnly
+  ? ['index', 'pool', 'training', 'lab', 'models']
+  : [
+      'index',
+      'index_node',
+      'core',
+      'core_node',
+      'pool',
+      'pool_node',
+      'training',
+      'lab',
+      'models',
+      'models_node',
+      ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`),
+    ];
 /** Names of the chunks, which also contain all that their modules import and that no group above contains. */
 const groups = [
   { name: 'features', test: /src.load.features\.ts$/, priority: 5 },
@@ -47,8 +61,7 @@ const groups = [
   { name: 'model_opener', test: /src.models.(open|save)\.ts$/ },
   { name: 'pool_creator', test: /src.pool.creator\.ts$/ },
 ];
-const built = (build, extension) =>
-  join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
+const built = (build, extension) => join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
 
 function fail(...lines) {
   for (const line of lines) console.error(line);
@@ -188,7 +201,8 @@ function writeDeclarations() {
     const text = readFileSync(file, 'utf8');
     for (const [, path] of text.matchAll(/(?:from|import\()\s*["'](\.[^"']+)\.js["']/g)) visit(join(dirname(file), `${path}.d.ts`));
   };
-  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training', 'lab', 'models', 'models_worker']) visit(join(folder, 'entry', `${name}.d.ts`));
+  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training', 'lab', 'models', 'models_worker'])
+    visit(join(folder, 'entry', `${name}.d.ts`));
   for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
     const file = join(entry.parentPath, entry.name);
     if (entry.isFile() && !reached.has(file)) rmSync(file);

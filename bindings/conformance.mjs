@@ -31,10 +31,7 @@ function difference(name, actual, golden, { atol, rtol }) {
     const r = actual.data[i];
     const g = golden.data[i];
     if (r === g) continue;
-    const excess =
-      Number.isFinite(g) && Number.isFinite(r)
-        ? Math.abs(r - g) / (atol + rtol * Math.abs(g))
-        : Infinity;
+    const excess = Number.isFinite(g) && Number.isFinite(r) ? Math.abs(r - g) / (atol + rtol * Math.abs(g)) : Infinity;
     if (excess > 1 && excess > worst) {
       worst = excess;
       text = `${name}[${i}] is ${r}, expected ${g} (${excess.toPrecision(3)} times the tolerance)`;
@@ -420,9 +417,7 @@ function attentionOnlyTransformer(mh, attrs, inputs) {
   const model = mh.transformer({
     ...{ embedDim, numHeads, headDim, vocabSize, numLayers: layers, bias: false, norm: 'none' },
     numKvHeads: attrs.num_kv_heads ?? numHeads,
-    ...(learned
-      ? { maxPositions: pos_emb.shape[0] }
-      : { rope: { ...positionsOf[positions], base } }),
+    ...(learned ? { maxPositions: pos_emb.shape[0] } : { rope: { ...positionsOf[positions], base } }),
   });
   model.loadStateDict(dict);
 

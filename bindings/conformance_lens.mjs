@@ -50,7 +50,10 @@ class LensCase {
     const places = this.placesOf(site, listed ?? this.positions);
     const rank = isWeights(site) || ['q', 'k', 'v', 'z'].includes(site) ? 4 : 3;
     const own = Array.from({ length: rank }, (_, axis) => places[axis]).slice(rank - value.shape.length);
-    const part = cut(value, own.map((list, axis) => (value.shape[axis] === 1 ? undefined : list)));
+    const part = cut(
+      value,
+      own.map((list, axis) => (value.shape[axis] === 1 ? undefined : list)),
+    );
     return part.shape.length === rank ? { shape: part.shape.slice(1), data: part.data } : part;
   }
 
@@ -108,7 +111,10 @@ class LensCase {
         return this.compare('lens', logits.data);
       }
       case 'patch':
-        for (const [site, by] of [['z', 'head'], ['resid_pre', 'position']]) {
+        for (const [site, by] of [
+          ['z', 'head'],
+          ['resid_pre', 'position'],
+        ]) {
           const { clean, corrupt, values } = await model.patch(this.ids('clean_ids'), this.ids('corrupt_ids'), this.metric, { site, by });
           this.compare(site, values.data);
           this.compare('clean', [clean]);
@@ -116,7 +122,10 @@ class LensCase {
         }
         return undefined;
       case 'attribution': {
-        for (const [site, by, positions] of [['z', 'head', true], ['resid_pre', 'position', false]]) {
+        for (const [site, by, positions] of [
+          ['z', 'head', true],
+          ['resid_pre', 'position', false],
+        ]) {
           const { values } = await model.attributionPatch(this.ids('clean_ids'), this.ids('corrupt_ids'), this.metric, { site, by, positions });
           this.compare(site, values.data);
         }
@@ -125,7 +134,8 @@ class LensCase {
       }
       case 'logit_attribution': {
         const { heads, mlp, embedding, rest, metric } = await model.logitAttribution(this.ids('input_ids'), this.metric);
-        for (const [name, got] of Object.entries({ heads: heads.data, mlp, embedding: [embedding], rest: [rest], metric: [metric] })) this.compare(name, got);
+        for (const [name, got] of Object.entries({ heads: heads.data, mlp, embedding: [embedding], rest: [rest], metric: [metric] }))
+          this.compare(name, got);
         return undefined;
       }
       default:

@@ -8,7 +8,11 @@ import { basename, join } from 'node:path';
 import { messageOf, NotSupported, pick, readJson, readTensors } from './conformance_case.mjs';
 import { runLensCase } from './conformance_lens.mjs';
 
-const isFile = (path) => stat(path).then((status) => status.isFile(), () => false);
+const isFile = (path) =>
+  stat(path).then(
+    (status) => status.isFile(),
+    () => false,
+  );
 const isModelFolder = async (folder) => (await isFile(join(folder, 'cases.json'))) && isFile(join(folder, 'config.json'));
 
 /** Folders below this one may hold models, or folders of models. */
@@ -19,7 +23,10 @@ export async function modelFolders(folder, depth = 0) {
   if (await isModelFolder(folder)) return [folder];
   if (depth === deepest) return [];
   const entries = await readdir(folder, { withFileTypes: true });
-  const inner = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name).sort();
+  const inner = entries
+    .filter((entry) => entry.isDirectory())
+    .map(({ name }) => name)
+    .sort();
   const found = await Promise.all(inner.map((name) => modelFolders(join(folder, name), depth + 1)));
   return found.flat();
 }
@@ -28,9 +35,9 @@ export async function modelFolders(folder, depth = 0) {
 async function filesOf(folder, config) {
   const names = (await readdir(folder, { recursive: true })).filter((name) => name.endsWith('.json') || name.endsWith('.safetensors'));
   const left = new Set(['config.json', 'cases.json', 'expected.safetensors', 'lens_cases.json', 'lens_expected.safetensors']);
-  const files = names.filter((name) => name === config || !left.has(name)).map(async (name) =>
-    new File([await readFile(join(folder, name))], name === config ? 'config.json' : name),
-  );
+  const files = names
+    .filter((name) => name === config || !left.has(name))
+    .map(async (name) => new File([await readFile(join(folder, name))], name === config ? 'config.json' : name));
   return Promise.all(files);
 }
 
@@ -136,8 +143,7 @@ async function checkRow(model, golden, inputs, row) {
     else if (layer !== undefined) {
       for (let head = 0; head < info.numHeads; head += 1) {
         const { data } = await model.attentions(input, { ...options, layer, head });
-        const indexOf = (i) =>
-          ((row * info.numHeads + head) * padded + positions[Math.floor(i / tokens)]) * padded + positions[i % tokens];
+        const indexOf = (i) => ((row * info.numHeads + head) * padded + positions[Math.floor(i / tokens)]) * padded + positions[i % tokens];
         compare(golden, name, data, batch * info.numHeads * padded ** 2, indexOf);
       }
     } else throw new NotSupported(`output ${name}`);

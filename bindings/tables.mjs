@@ -74,7 +74,12 @@ function usedInCore() {
 }
 
 function usedIn(files) {
-  return new Set(files.map(read).join('').match(/\b(?:Name|Axes|Message)::k\w+/g));
+  return new Set(
+    files
+      .map(read)
+      .join('')
+      .match(/\b(?:Name|Axes|Message)::k\w+/g),
+  );
 }
 
 /** Makes the error tables: one of the messages that multihead/core and multihead/models report, one of the messages of trainers, and one of all others. */
@@ -85,8 +90,7 @@ function tablesOf(source) {
   const inTrainers = usedIn(['trainer', 'options', 'state_dict'].map((name) => `../src/nn/training/${name}.cc`).concat('../src/nn/parameters.cc'));
 
   /** Returns the strings among the arguments of a macro; C++ joins adjacent ones. */
-  const textsOf = (given) =>
-    [...given.matchAll(/"[^"]*"(?:\s*"[^"]*")*/g)].map(([literals]) => literals.replace(/"\s*"|^"|"$/g, ''));
+  const textsOf = (given) => [...given.matchAll(/"[^"]*"(?:\s*"[^"]*")*/g)].map(([literals]) => literals.replace(/"\s*"|^"|"$/g, ''));
 
   /** Returns the arguments of every use of a macro for enumerators of this type: a name, and the texts after it. */
   function rowsOf(macro, type) {
@@ -296,16 +300,18 @@ function wireOf() {
     ].join('\n');
   });
 
-  const functions = blocks.filter(({ macro }) => isFunction(macro)).map(({ args: [name, , signature] }) => {
-    const [, result, parameters] = /^(\w+)\((.*)\)$/.exec(signature ?? '') ?? [];
-    if (result === undefined) throw new Error(`wire.inc: ${name}: "${signature}" is no signature`);
-    const given = parameters === '' ? [] : parameters.split(',').map((each) => each.trim());
-    const typed = given.map((each) => {
-      const [, type, parameter] = /^(\w+) (\w+)$/.exec(each) ?? [];
-      return `${parameter}: ${known(parameterTypes, type, name)}`;
+  const functions = blocks
+    .filter(({ macro }) => isFunction(macro))
+    .map(({ args: [name, , signature] }) => {
+      const [, result, parameters] = /^(\w+)\((.*)\)$/.exec(signature ?? '') ?? [];
+      if (result === undefined) throw new Error(`wire.inc: ${name}: "${signature}" is no signature`);
+      const given = parameters === '' ? [] : parameters.split(',').map((each) => each.trim());
+      const typed = given.map((each) => {
+        const [, type, parameter] = /^(\w+) (\w+)$/.exec(each) ?? [];
+        return `${parameter}: ${known(parameterTypes, type, name)}`;
+      });
+      return `  ${name}(${typed.join(', ')}): ${result === 'void' ? 'void' : known(parameterTypes, result, name)};\n`;
     });
-    return `  ${name}(${typed.join(', ')}): ${result === 'void' ? 'void' : known(parameterTypes, result, name)};\n`;
-  });
 
   return [
     '// Made by tables.mjs out of wire.inc, which explains it.\n',

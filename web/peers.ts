@@ -9,8 +9,7 @@ const files = {
   'onnxruntime-web/ort-wasm-simd-threaded.wasm?url': 'onnxruntime-web/dist/ort-wasm-simd-threaded.wasm?url',
   '@tensorflow/tfjs-core': '@tensorflow/tfjs-core/dist/index.js',
   '@tensorflow/tfjs-backend-wasm': '@tensorflow/tfjs-backend-wasm/dist/index.js',
-  '@tensorflow/tfjs-backend-wasm/dist/tfjs-backend-wasm-simd.wasm?url':
-    '@tensorflow/tfjs-backend-wasm/dist/tfjs-backend-wasm-simd.wasm?url',
+  '@tensorflow/tfjs-backend-wasm/dist/tfjs-backend-wasm-simd.wasm?url': '@tensorflow/tfjs-backend-wasm/dist/tfjs-backend-wasm-simd.wasm?url',
 };
 
 /** The folder of the packages if it has all files that the page needs; else undefined. */

@@ -89,8 +89,7 @@ function refuse(response, status, text, extra = {}) {
 }
 
 /** The guides and references have styles and scripts in their pages, and neither numbers nor state of a visitor. */
-const policyOfDocs =
-  "default-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'self'";
+const policyOfDocs = "default-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'self'";
 
 /**
  * The policies for a document or a worker: these headers are longer than some files. A script of another name starts as no
@@ -104,8 +103,7 @@ function policiesFor(root, file) {
 }
 
 /** Whether the client's copy, named by If-None-Match, is still good. */
-const isFresh = (header, etag) =>
-  header?.trim() === '*' || (header ?? '').split(',').some((tag) => tag.trim().replace(/^W\//, '') === etag);
+const isFresh = (header, etag) => header?.trim() === '*' || (header ?? '').split(',').some((tag) => tag.trim().replace(/^W\//, '') === etag);
 
 async function answer(root, bodyOf, request, response) {
   if (request.method !== 'GET' && request.method !== 'HEAD') {

@@ -11,9 +11,7 @@ export const CASES = table.cases
   .filter((entry) => entry.in === undefined)
   .flatMap(({ op, shapes, masks = ['full'], dtypes = ['f32'] }) =>
     shapes.flatMap((shape) =>
-      masks.flatMap((mask) =>
-        dtypes.map((dtype) => ({ op, shape: shapeOf(shape), mask, dtype, name: `${op}/${shape}/${mask}/${dtype}/threads:1` })),
-      ),
+      masks.flatMap((mask) => dtypes.map((dtype) => ({ op, shape: shapeOf(shape), mask, dtype, name: `${op}/${shape}/${mask}/${dtype}/threads:1` }))),
     ),
   );
 

@@ -28,16 +28,25 @@ const upTo = (count, item) => Array.from({ length: count }, (_, at) => item(at))
 /** chains(rounds): chains of multiply-adds, whose addend is the chain. read(from, end): adds memory up, 64 bytes a step. */
 function moduleBytes(relaxed) {
   const [factor, added, chain] = [1, 2, (at) => 3 + at];
-  const step = (at) => (relaxed ? [...get(factor), ...get(added), ...get(chain(at)), ...MULTIPLY_ADD] : [...get(factor), ...get(added), ...MULTIPLY, ...get(chain(at)), ...ADD]);
+  const step = (at) =>
+    relaxed
+      ? [...get(factor), ...get(added), ...get(chain(at)), ...MULTIPLY_ADD]
+      : [...get(factor), ...get(added), ...MULTIPLY, ...get(chain(at)), ...ADD];
   const chains = [
     ...upTo(CHAINS + 2, (at) => [...zero, ...load(16 * at), ...set(1 + at)]),
-    ...repeat(upTo(CHAINS, (at) => [...step(at), ...set(chain(at))]), [...get(0), 0x41, 0x7f, 0x6a, 0x22, 0]),
+    ...repeat(
+      upTo(CHAINS, (at) => [...step(at), ...set(chain(at))]),
+      [...get(0), 0x41, 0x7f, 0x6a, 0x22, 0],
+    ),
     ...upTo(CHAINS, (at) => [...zero, ...get(chain(at)), ...store(1024 + 16 * at)]),
     0x0b,
   ];
   const sum = (at) => 2 + at;
   const read = [
-    ...repeat(upTo(4, (at) => [...get(sum(at)), ...get(0), ...load(16 * at), ...ADD, ...set(sum(at))]), [...get(0), 0x41, 0xc0, 0, 0x6a, 0x22, 0, ...get(1), 0x49]),
+    ...repeat(
+      upTo(4, (at) => [...get(sum(at)), ...get(0), ...load(16 * at), ...ADD, ...set(sum(at))]),
+      [...get(0), 0x41, 0xc0, 0, 0x6a, 0x22, 0, ...get(1), 0x49],
+    ),
     ...upTo(4, (at) => [...zero, ...get(sum(at)), ...store(2048 + 16 * at)]),
     0x0b,
   ];
@@ -45,10 +54,23 @@ function moduleBytes(relaxed) {
   const name = (text) => vector([...text].map((letter) => [letter.charCodeAt(0)]));
   return Uint8Array.of(
     ...[0, 0x61, 0x73, 0x6d, 1, 0, 0, 0],
-    ...section(1, vector([[0x60, 1, I32, 0], [0x60, 2, I32, I32, 0]])),
+    ...section(
+      1,
+      vector([
+        [0x60, 1, I32, 0],
+        [0x60, 2, I32, I32, 0],
+      ]),
+    ),
     ...section(3, vector([[0], [1]])),
     ...section(5, vector([[0, ...leb((FIRST + BYTES) / 65_536)]])),
-    ...section(7, vector([[...name('chains'), 0, 0], [...name('read'), 0, 1], [...name('memory'), 2, 0]])),
+    ...section(
+      7,
+      vector([
+        [...name('chains'), 0, 0],
+        [...name('read'), 0, 1],
+        [...name('memory'), 2, 0],
+      ]),
+    ),
     ...section(10, vector([code(CHAINS + 2, chains), code(4, read)])),
   );
 }
@@ -56,7 +78,7 @@ function moduleBytes(relaxed) {
 /** The most of `amount` a second, over runs of `milliseconds`: the engine optimizes code that has run for a while. */
 function fastest(amount, milliseconds, run) {
   let best = 0;
-  for (const begin = performance.now(); performance.now() - begin < milliseconds; ) {
+  for (const begin = performance.now(); performance.now() - begin < milliseconds;) {
     const start = performance.now();
     run();
     best = Math.max(best, (1000 * amount) / (performance.now() - start));

@@ -32,8 +32,7 @@ async function warmUp(contender) {
   for (const start = now(); ;) {
     const milliseconds = await timeBatch(contender, calls);
     if (milliseconds < BATCH_MILLISECONDS / 2) calls *= 2;
-    else if (now() - start > WARM_UP_MILLISECONDS)
-      return Math.max(1, Math.round((calls * BATCH_MILLISECONDS) / milliseconds));
+    else if (now() - start > WARM_UP_MILLISECONDS) return Math.max(1, Math.round((calls * BATCH_MILLISECONDS) / milliseconds));
   }
 }
 

@@ -27,7 +27,8 @@ const tell = (line) => console.log(JSON.stringify(line));
 const { load } = await import('../dist/index.js');
 const mh = await load({ simd: values.simd });
 /** Adds the runner to the facts about the machine. */
-const named = (event) => (event.machine ? { machine: { runner: 'wasm', engine: `Node ${process.versions.node}, V8 ${process.versions.v8}`, ...event.machine } } : event);
+const named = (event) =>
+  event.machine ? { machine: { runner: 'wasm', engine: `Node ${process.versions.node}, V8 ${process.versions.v8}`, ...event.machine } } : event;
 if (values.workers) {
   const { limits, machine } = await machineOf(mh);
   tell(named({ machine }));

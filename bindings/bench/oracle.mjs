@@ -25,9 +25,7 @@ function forSampleRows({ shape, mask, slope }, q, k, visit) {
   for (const row of new Set([queries >> 1, queries - 1])) {
     const at = ((batch * heads - 1) * queries + row) * width;
     const added = additiveRow(shape, mask, row, slope);
-    const scores = added.map((add, j) =>
-      add === -Infinity ? add : dot(q, at, k, first + j * width, width) / Math.sqrt(width) + add,
-    );
+    const scores = added.map((add, j) => (add === -Infinity ? add : dot(q, at, k, first + j * width, width) / Math.sqrt(width) + add));
     visit(at, softmax(scores), first);
   }
 }

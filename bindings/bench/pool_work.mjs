@@ -50,7 +50,7 @@ const UNTIMED = 4;
 async function roundOf(run) {
   const samples = [];
   for (let call = 0; call < UNTIMED; call += 1) await run();
-  for (const start = performance.now(); performance.now() - start < ROUND_MILLISECONDS; ) {
+  for (const start = performance.now(); performance.now() - start < ROUND_MILLISECONDS;) {
     const before = performance.now();
     await run();
     samples.push(performance.now() - before);

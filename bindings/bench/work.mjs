@@ -161,14 +161,10 @@ function moduleWork(mh, { shape, mask }) {
   const embed = heads * width;
   const x = mh.tensor(randomFloats(tokens * embed, 1), [1, tokens, embed]);
   // Uses the scale of trained weights, so that the softmax is neither flat nor one-hot.
-  const weights = [2, 3, 4, 5].map((seed) =>
-    randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)),
-  );
+  const weights = [2, 3, 4, 5].map((seed) => randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)));
   const names = ['q_proj_weight', 'k_proj_weight', 'v_proj_weight', 'out_proj.weight'];
   const layer = mh.multiHeadAttention({ embedDim: embed, numHeads: heads, bias: false });
-  layer.loadStateDict(
-    Object.fromEntries(names.map((name, at) => [name, { shape: [embed, embed], data: weights[at] }])),
-  );
+  layer.loadStateDict(Object.fromEntries(names.map((name, at) => [name, { shape: [embed, embed], data: weights[at] }])));
   const options = mask === 'weights' ? { return: ['weights'] } : {};
   const output = () => {
     const result = layer.forward(x).output;
@@ -325,9 +321,7 @@ function trainOperations({ name, batch, heads, queries, width }) {
 }
 
 const randomWords = (count, vocabulary, seed) =>
-  Int32Array.from(randomFloats(count, seed), (number) =>
-    Math.min(Math.fround((Math.fround(number + 1) / 2) * vocabulary), vocabulary - 1),
-  );
+  Int32Array.from(randomFloats(count, seed), (number) => Math.min(Math.fround((Math.fround(number + 1) / 2) * vocabulary), vocabulary - 1));
 
 /** Measures a whole training step: forward, cross-entropy, backward and AdamW, on random tokens. */
 function trainWork(mh, { shape: { name, batch, heads, queries, width } }) {

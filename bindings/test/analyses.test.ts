@@ -77,8 +77,11 @@ describe.each(builds)('%s', (simd) => {
     const { embedDim } = model.info;
     const place = { site: 'resid_mid', layer: 0, tokens: [1, 4] } as const;
     const row = Float32Array.from({ length: embedDim }, (_, at) => Math.sin(at));
-    const changed = async (edit: Edit) => (await model.run(ids, { edits: [edit], capture: [{ site: 'resid_mid', layer: 0 }] })).captures[0] as { data: Float32Array };
-    const [plain] = (await model.run(ids, { capture: [{ site: 'resid_mid', layer: 0 }] })).captures as [{ shape: number[]; data: Float32Array<ArrayBuffer> }];
+    const changed = async (edit: Edit) =>
+      (await model.run(ids, { edits: [edit], capture: [{ site: 'resid_mid', layer: 0 }] })).captures[0] as { data: Float32Array };
+    const [plain] = (await model.run(ids, { capture: [{ site: 'resid_mid', layer: 0 }] })).captures as [
+      { shape: number[]; data: Float32Array<ArrayBuffer> },
+    ];
     const want = plain.data.slice();
     for (const token of [1, 4]) want.set(row, token * embedDim);
     const mh = await load();
@@ -88,7 +91,11 @@ describe.each(builds)('%s', (simd) => {
     }
     const { data: zeros } = await changed({ ...place, set: 0 });
     expect(zeros.subarray(embedDim, 2 * embedDim)).toEqual(new Float32Array(embedDim));
-    expectClose((await changed({ ...place, add: row })).data.subarray(embedDim, 2 * embedDim), row.map((x, at) => x + (plain.data[embedDim + at] as number)), 1e-6);
+    expectClose(
+      (await changed({ ...place, add: row })).data.subarray(embedDim, 2 * embedDim),
+      row.map((x, at) => x + (plain.data[embedDim + at] as number)),
+      1e-6,
+    );
     expect((await changed({ ...place, scale: 2 })).data[embedDim]).toBe(2 * (plain.data[embedDim] as number));
     const [from] = (await model.run(other, { capture: [{ site: 'resid_mid', layer: 0 }] })).captures as [typeof plain];
     const { data: replaced } = await changed({ ...place, tokens: [1], replace: from });
@@ -100,7 +107,10 @@ describe.each(builds)('%s', (simd) => {
     expect((await model.logits(ids, { positions: 'all', edits })).data).toEqual(logits?.data);
     expect((await model.forward(ids, { edits })).logits?.data).toEqual(logits?.data);
     expect((await model.lens(ids, { layers: [model.info.numLayers], logits: true, edits })).logits?.data).toHaveLength(logits?.data.length as number);
-    expect(await model.measure(ids, { token: 3, against: 4 }, { edits })).toBeCloseTo(asFunction((logits as { data: Float32Array<ArrayBuffer> }).data.slice(-model.info.vocabSize)) as number, 4);
+    expect(await model.measure(ids, { token: 3, against: 4 }, { edits })).toBeCloseTo(
+      asFunction((logits as { data: Float32Array<ArrayBuffer> }).data.slice(-model.info.vocabSize)) as number,
+      4,
+    );
   });
 
   it('steers what it writes, and copies what it was given', async () => {
@@ -159,8 +169,13 @@ describe.each(builds)('%s', (simd) => {
     expect(shares).toEqual([...shares].sort((a, b) => a - b));
     expect(values.shape).toEqual([numLayers, numHeads]);
     expect([clean, corrupt]).toEqual([await model.measure(ids, difference), await model.measure(other, difference)]);
-    const [z] = (await model.run(other, { capture: [{ site: 'z', layer: 1 }], logits: 'none' })).captures as [{ shape: number[]; data: Float32Array<ArrayBuffer> }];
-    expect(values.data[numHeads + 1]).toBeCloseTo(await model.measure(ids, difference, { edits: [{ site: 'z', layer: 1, heads: [1], replace: z }] }), 4);
+    const [z] = (await model.run(other, { capture: [{ site: 'z', layer: 1 }], logits: 'none' })).captures as [
+      { shape: number[]; data: Float32Array<ArrayBuffer> },
+    ];
+    expect(values.data[numHeads + 1]).toBeCloseTo(
+      await model.measure(ids, difference, { edits: [{ site: 'z', layer: 1, heads: [1], replace: z }] }),
+      4,
+    );
     const byFunction = await model.patch(ids, other, asFunction);
     expectClose([byFunction.clean, byFunction.corrupt, ...byFunction.values.data], [clean, corrupt, ...values.data]);
     const layers = await model.patch(ids, other, difference, { by: 'layer' });
@@ -169,7 +184,9 @@ describe.each(builds)('%s', (simd) => {
     const texts = [ids, other, ids.slice(0, 3)];
     const ablated = await model.ablate(texts, { meanLogProb: true });
     expect(ablated.values.shape).toEqual([numLayers, numHeads]);
-    const means = await Promise.all(texts.map((each) => model.measure(each, { meanLogProb: true }, { edits: [{ site: 'z', layer: 0, heads: [1], set: 0 }] })));
+    const means = await Promise.all(
+      texts.map((each) => model.measure(each, { meanLogProb: true }, { edits: [{ site: 'z', layer: 0, heads: [1], set: 0 }] })),
+    );
     expect(ablated.values.data[1]).toBeCloseTo(means.reduce((a, b) => a + b) / 3, 4);
     const averaged = await model.ablate(texts, difference, { ablation: 'mean' });
     const same = await model.ablate(texts, asFunction, { ablation: 'mean' });
@@ -183,10 +200,16 @@ describe.each(builds)('%s', (simd) => {
     const [gradient] = await model.gradients(ids, difference, [{ site: 'resid_pre', layer: 1 }]);
     expect(gradient?.shape).toEqual([ids.length, embedDim]);
     const step = 1e-2;
-    const moved = (add: number) => model.measure(ids, difference, { edits: [{ site: 'resid_pre', layer: 1, tokens: [2], add: [add, ...new Array<number>(embedDim - 1).fill(0)] }] });
+    const moved = (add: number) =>
+      model.measure(ids, difference, {
+        edits: [{ site: 'resid_pre', layer: 1, tokens: [2], add: [add, ...new Array<number>(embedDim - 1).fill(0)] }],
+      });
     expect(gradient?.data[2 * embedDim]).toBeCloseTo(((await moved(step)) - (await moved(-step))) / (2 * step), 3);
     const sums = await model.attributionPatch(ids, other, asFunction);
-    expectClose(sums.values.data, Array.from(sums.values.data, (_, part) => estimate.values.data.slice(part * ids.length, (part + 1) * ids.length).reduce((a, b) => a + b)));
+    expectClose(
+      sums.values.data,
+      Array.from(sums.values.data, (_, part) => estimate.values.data.slice(part * ids.length, (part + 1) * ids.length).reduce((a, b) => a + b)),
+    );
     expectClose([sums.clean, sums.corrupt], [estimate.clean, estimate.corrupt]);
     expect((await model.gradients(ids, { token: 3 }, [{ site: 'pattern', layer: 0 }]))[0]?.shape).toEqual([numHeads, ids.length, ids.length]);
     const { heads, mlp, embedding, rest, metric } = await model.logitAttribution(ids, { token: 3, against: vocabSize - 1 });
@@ -221,7 +244,16 @@ describe.each(builds)('%s', (simd) => {
     gone.dispose();
     await refused(edit({ scale: undefined, set: gone }), 'E_DISPOSED', 'edits[0].set');
     const place = { site: 'resid_pre', layer: 0 } as const;
-    await refused(model.run(ids, { edits: [{ ...place, set: 1e30 }, { ...place, scale: 1e30 }] }), 'E_OPTION', 'edits');
+    await refused(
+      model.run(ids, {
+        edits: [
+          { ...place, set: 1e30 },
+          { ...place, scale: 1e30 },
+        ],
+      }),
+      'E_OPTION',
+      'edits',
+    );
     await refused(capture({ site: 'toString' }), 'E_OPTION', 'capture[0].site');
     await refused(capture({ heads: [1, 1] }), 'E_OPTION', 'capture[0].heads');
     await refused(model.run(ids, { capture: {} as never }), 'E_OPTION', 'capture');
@@ -232,8 +264,16 @@ describe.each(builds)('%s', (simd) => {
     await refused(model.measure(ids, { token: vocabSize }), 'E_OPTION', 'metric.token');
     expect(await refused(model.measure(ids, { token: 'the cat' }), 'E_OPTION', 'metric.token')).toContain('4 ("the"), 5 ("cat")');
     await refused(model.measure(ids, { token: 1, position: ids.length }), 'E_OPTION', 'metric.position');
-    await refused(model.measure(ids, () => NaN), 'E_OPTION', 'metric');
-    await refused(model.gradients(ids, (_, gradient) => (gradient?.fill(NaN), 0), []), 'E_OPTION', 'metric');
+    await refused(
+      model.measure(ids, () => NaN),
+      'E_OPTION',
+      'metric',
+    );
+    await refused(
+      model.gradients(ids, (_, gradient) => (gradient?.fill(NaN), 0), []),
+      'E_OPTION',
+      'metric',
+    );
     await refused(model.patch(ids, other, (() => Promise.resolve(1)) as never), 'E_OPTION', 'metric');
     await refused(model.patch(ids, other.slice(1), difference), 'E_SHAPE', 'corrupt');
     await refused(model.patch(ids, other, difference, { site: 'resid_pre', by: 'head' }), 'E_OPTION', 'by');
@@ -244,9 +284,11 @@ describe.each(builds)('%s', (simd) => {
     await refused(model.lens(ids, { tokens: ['nothing at all'] }), 'E_OPTION', 'tokens[0]');
     await refused(model.logitAttribution(ids, { token: 1 } as never), 'E_OPTION', 'metric');
     await refused(model.gradients(ids, difference, [{ site: 'z', layer: 0, heads: [0] } as never]), 'E_OPTION', 'heads');
-    await expect(model.patch(ids, other, () => {
-      throw new TypeError('of the caller');
-    })).rejects.toThrow('of the caller');
+    await expect(
+      model.patch(ids, other, () => {
+        throw new TypeError('of the caller');
+      }),
+    ).rejects.toThrow('of the caller');
 
     const aborter = new AbortController();
     const running = model.patch(ids, other, difference, { signal: aborter.signal, onProgress: () => aborter.abort() });
@@ -300,7 +342,12 @@ describe.each(builds)('%s', (simd) => {
     };
     Object.assign(modelContents, { createGlue: counting });
     try {
-      const openHere = createOpenModel(() => { throw new Error('wasm is given'); }, { make: () => undefined });
+      const openHere = createOpenModel(
+        () => {
+          throw new Error('wasm is given');
+        },
+        { make: () => undefined },
+      );
       using counted = await openHere(text, { simd, wasm: readFileSync(new URL(`../dist/multihead-models-${simd}.wasm`, import.meta.url)) });
       const before = blocks.size;
       const edits = [{ site: 'resid_pre', layer: 0, add: 1 }] as const;
@@ -312,7 +359,14 @@ describe.each(builds)('%s', (simd) => {
       await counted.lens(ids, { logits: true, tokens: [1], edits });
       await expect(counted.patch(ids, other, () => NaN)).rejects.toThrow();
       await expect(counted.patch(ids, other.slice(1), difference)).rejects.toThrow();
-      await expect(counted.run(ids, { edits: [{ site: 'resid_pre', layer: 0, set: 1e30 }, { site: 'resid_pre', layer: 0, scale: 1e30 }] })).rejects.toThrow();
+      await expect(
+        counted.run(ids, {
+          edits: [
+            { site: 'resid_pre', layer: 0, set: 1e30 },
+            { site: 'resid_pre', layer: 0, scale: 1e30 },
+          ],
+        }),
+      ).rejects.toThrow();
       expect([blocks.size, handles.size]).toEqual([before, 0]);
     } finally {
       Object.assign(modelContents, { createGlue });

@@ -3,17 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { unitInLastPlace } from './half_reference.ts';
 import { random, runSeed } from './random.ts';
-import {
-  capturedPart,
-  caseCount,
-  filled,
-  product,
-  randomCase,
-  stageTolerance,
-  tolerance,
-  usualCases,
-  type RandomCase,
-} from './random_case.ts';
+import { capturedPart, caseCount, filled, product, randomCase, stageTolerance, tolerance, usualCases, type RandomCase } from './random_case.ts';
 import * as reference from './reference.ts';
 
 /** Bound for inputs in [-1, 1]: SEMANTICS.md, "Precision". */
@@ -29,12 +19,8 @@ describe.each(builds)('attention, %s', async (simd) => {
     const allowed = tolerance(c.width, options, expected);
     mh.scope(() => {
       const result = mh.attention(q.given, k.given, v.given, options);
-      const expectNear = (
-        name: string,
-        actual: ArrayLike<number>,
-        wanted: ArrayLike<number>,
-        limit = allowed,
-      ) => expect(reference.maxDifference(actual, wanted), `${name}, ${label}`).toBeLessThan(limit);
+      const expectNear = (name: string, actual: ArrayLike<number>, wanted: ArrayLike<number>, limit = allowed) =>
+        expect(reference.maxDifference(actual, wanted), `${name}, ${label}`).toBeLessThan(limit);
 
       expect(result.out.shape, label).toEqual([...extents.slice(0, 3), v.plain.shape[3]]);
       expect(result.out.dtype, label).toBe(outDtype);
@@ -65,16 +51,12 @@ describe.each(builds)('attention, %s', async (simd) => {
     });
   }
 
-  it(
-    `agrees with float64 on random shapes and options (MULTIHEAD_SEED=${runSeed})`,
-    { timeout: 0 },
-    () => {
-      for (let round = 0; round < caseCount(usualCases); round += 1) {
-        expectAgreement(randomCase(runSeed + round));
-      }
-      expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
-    },
-  );
+  it(`agrees with float64 on random shapes and options (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+    for (let round = 0; round < caseCount(usualCases); round += 1) {
+      expectAgreement(randomCase(runSeed + round));
+    }
+    expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+  });
 
   it.each([1, 7, 20, 33, 80, 96, 256])('agrees with float64 for heads of width %i', (width) => {
     const r = random(width);
@@ -99,12 +81,10 @@ describe.each(builds)('attention, %s', async (simd) => {
   ])('causal %j with %i queries and %i keys sees %s', (causal, n, m, rows) => {
     const r = random(1);
     mh.scope(() => {
-      const { weights, lse, out } = mh.attention(
-        filled(r, 1, 1, n, 4),
-        filled(r, 1, 1, m, 4),
-        filled(r, 1, 1, m, 4),
-        { causal, return: ['weights', 'lse'] },
-      );
+      const { weights, lse, out } = mh.attention(filled(r, 1, 1, n, 4), filled(r, 1, 1, m, 4), filled(r, 1, 1, m, 4), {
+        causal,
+        return: ['weights', 'lse'],
+      });
       const seen = Array.from(weights.data, (w) => (w > 0 ? '1' : '0')).join('');
       expect(seen).toBe(rows.replaceAll(' ', ''));
       rows.split(' ').forEach((row, i) => {
@@ -118,24 +98,15 @@ describe.each(builds)('attention, %s', async (simd) => {
   it('gives zeros without keys, and empty results for an empty batch', () => {
     const r = random(2);
     mh.scope(() => {
-      const none = mh.attention(
-        filled(r, 2, 2, 3, 4),
-        filled(r, 2, 2, 0, 4),
-        filled(r, 2, 2, 0, 5),
-        {
-          return: ['lse', 'weights'],
-        },
-      );
+      const none = mh.attention(filled(r, 2, 2, 3, 4), filled(r, 2, 2, 0, 4), filled(r, 2, 2, 0, 5), {
+        return: ['lse', 'weights'],
+      });
       expect(none.out.shape).toEqual([2, 2, 3, 5]);
       expect(none.out.data.every((x) => x === 0)).toBe(true);
       expect(none.lse.data.every((x) => x === -Infinity)).toBe(true);
       expect(none.weights.size).toBe(0);
 
-      const empty = mh.attention(
-        filled(r, 0, 2, 3, 4),
-        filled(r, 0, 2, 3, 4),
-        filled(r, 0, 2, 3, 4),
-      );
+      const empty = mh.attention(filled(r, 0, 2, 3, 4), filled(r, 0, 2, 3, 4), filled(r, 0, 2, 3, 4));
       expect(empty.out.shape).toEqual([0, 2, 3, 4]);
       expect(empty.out.data).toHaveLength(0);
     });
@@ -149,9 +120,7 @@ describe.each(builds)('attention, %s', async (simd) => {
     v.data.fill(Infinity, 8);
     mh.scope(() => {
       const { out } = mh.attention(q, k, v, { causal: 'topLeft' });
-      expect(
-        reference.maxDifference(out.data.subarray(0, 8), expected.out.subarray(0, 8)),
-      ).toBeLessThan(f32Tolerance);
+      expect(reference.maxDifference(out.data.subarray(0, 8), expected.out.subarray(0, 8))).toBeLessThan(f32Tolerance);
     });
   });
 
@@ -185,12 +154,8 @@ describe.each(builds)('attention, %s', async (simd) => {
     const expected = reference.attention(x, x, x);
     mh.scope(() => {
       const own = mh.tensor(data, shape);
-      expect(
-        reference.maxDifference(mh.attention(own, own, own).out.data, expected.out),
-      ).toBeLessThan(f32Tolerance);
-      expect(reference.maxDifference(mh.attention(x, x, x).out.data, expected.out)).toBeLessThan(
-        f32Tolerance,
-      );
+      expect(reference.maxDifference(mh.attention(own, own, own).out.data, expected.out)).toBeLessThan(f32Tolerance);
+      expect(reference.maxDifference(mh.attention(x, x, x).out.data, expected.out)).toBeLessThan(f32Tolerance);
     });
     x.dispose();
   });
@@ -214,12 +179,7 @@ describe.each(builds)('attention, %s', async (simd) => {
       ['a v with other heads', q, k, filled(r, 1, 4, 9, 5), 'v'],
       ['heads that are no multiple', q, filled(r, 1, 3, 9, 8), filled(r, 1, 3, 9, 5), 'k'],
     ])('%s', (_, badQ, badK, badV, argument) => {
-      expectRefused(
-        mh,
-        () => mh.attention(badQ, badK, badV, { return: ['weights'] }),
-        'E_SHAPE',
-        argument,
-      );
+      expectRefused(mh, () => mh.attention(badQ, badK, badV, { return: ['weights'] }), 'E_SHAPE', argument);
     });
 
     it('a head or a batch entry without its axes, saying the shape that it should have', () => {
@@ -229,16 +189,13 @@ describe.each(builds)('attention, %s', async (simd) => {
       refused(filled(r, 4, 6, 8), '(1, 4, 6, 8)');
     });
 
-    it.each([[[6, 8]], [[5, 9]], [[9]], [[2, 1, 6, 9]], [[1, 3, 6, 9]], [[1, 2, 6, 9]]])(
-      'a mask and a bias of shape %j',
-      (shape) => {
-        const size = product(shape);
-        const mask = { shape, data: new Uint8Array(size) };
-        const bias = { shape, data: new Float32Array(size) };
-        expectRefused(mh, () => mh.attention(q, k, v, { mask }), 'E_SHAPE', 'mask', '6', '9');
-        expectRefused(mh, () => mh.attention(q, k, v, { bias }), 'E_SHAPE', 'bias', '6', '9');
-      },
-    );
+    it.each([[[6, 8]], [[5, 9]], [[9]], [[2, 1, 6, 9]], [[1, 3, 6, 9]], [[1, 2, 6, 9]]])('a mask and a bias of shape %j', (shape) => {
+      const size = product(shape);
+      const mask = { shape, data: new Uint8Array(size) };
+      const bias = { shape, data: new Float32Array(size) };
+      expectRefused(mh, () => mh.attention(q, k, v, { mask }), 'E_SHAPE', 'mask', '6', '9');
+      expectRefused(mh, () => mh.attention(q, k, v, { bias }), 'E_SHAPE', 'bias', '6', '9');
+    });
 
     it('a mask of rank 3, because its first axis may be B or H_q', () => {
       expectRefused(mh, () => mh.attention(q, k, v, { mask: ones(1, 6, 9) }), 'E_SHAPE', 'mask');
@@ -249,56 +206,23 @@ describe.each(builds)('attention, %s', async (simd) => {
       expectRefused(mh, call, 'E_OPTION', 'causal', /'topLeft'.*'bottomRight'/);
     });
 
-    it.each([['left'], [{}], [{ offset: 0.5 }], [{ offset: '1' }], [null], [1]])(
-      'causal: %j',
-      (causal) => {
-        const error = expectRefused(
-          mh,
-          () => mh.attention(q, k, v, { causal: anything(causal) }),
-          'E_OPTION',
-          typeof causal === 'object' && causal !== null && 'offset' in causal
-            ? 'causal.offset'
-            : 'causal',
-        );
-        expect(error.expected).not.toBe('');
-      },
-    );
+    it.each([['left'], [{}], [{ offset: 0.5 }], [{ offset: '1' }], [null], [1]])('causal: %j', (causal) => {
+      const error = expectRefused(
+        mh,
+        () => mh.attention(q, k, v, { causal: anything(causal) }),
+        'E_OPTION',
+        typeof causal === 'object' && causal !== null && 'offset' in causal ? 'causal.offset' : 'causal',
+      );
+      expect(error.expected).not.toBe('');
+    });
 
     it('options that do not exist, with the ones that do', () => {
       const call = () => mh.attention(q, k, v, anything({ attn_mask: ones(6, 9) }));
-      expectRefused(
-        mh,
-        call,
-        'E_OPTION',
-        'attn_mask',
-        'attn_mask',
-        'mask',
-        'bias',
-        'causal',
-        'scale',
-        'return',
-        'out',
-      );
-      expectRefused(
-        mh,
-        () => mh.attention(q, k, v, { causal: anything({ offset: 1, align: 2 }) }),
-        'E_OPTION',
-        'align',
-      );
+      expectRefused(mh, call, 'E_OPTION', 'attn_mask', 'attn_mask', 'mask', 'bias', 'causal', 'scale', 'return', 'out');
+      expectRefused(mh, () => mh.attention(q, k, v, { causal: anything({ offset: 1, align: 2 }) }), 'E_OPTION', 'align');
       expectRefused(mh, () => mh.attention(q, k, v, anything([])), 'E_OPTION', 'attention');
-      expectRefused(
-        mh,
-        () => mh.attention(q, k, v, { return: anything(['lse', 'logits']) }),
-        'E_OPTION',
-        'return',
-        'logits',
-      );
-      expectRefused(
-        mh,
-        () => mh.attention(q, k, v, { return: anything('lse') }),
-        'E_OPTION',
-        'return',
-      );
+      expectRefused(mh, () => mh.attention(q, k, v, { return: anything(['lse', 'logits']) }), 'E_OPTION', 'return', 'logits');
+      expectRefused(mh, () => mh.attention(q, k, v, { return: anything('lse') }), 'E_OPTION', 'return');
     });
 
     it.each([NaN, Infinity, 1e39])('scale %d', (scale) => {
@@ -311,32 +235,13 @@ describe.each(builds)('attention, %s', async (simd) => {
 
     it('number[] and other arrays in place of typed arrays', () => {
       const numbers = { shape: [1, 1, 1, 2], data: anything([1, 2]) };
-      expectRefused(
-        mh,
-        () => mh.attention(numbers, k, v),
-        'E_OPTION',
-        'q',
-        'Float32Array',
-        /number\[\]/,
-      );
+      expectRefused(mh, () => mh.attention(numbers, k, v), 'E_OPTION', 'q', 'Float32Array', /number\[\]/);
       expectRefused(mh, () => mh.attention(anything([1, 2]), k, v), 'E_OPTION', 'q', 'shape');
-      expectRefused(
-        mh,
-        () => mh.attention(q, anything(new Float32Array(8)), v),
-        'E_OPTION',
-        'k',
-        'no shape',
-      );
+      expectRefused(mh, () => mh.attention(q, anything(new Float32Array(8)), v), 'E_OPTION', 'k', 'no shape');
       const doubles = { shape: [1, 1, 1, 2], data: anything(new Float64Array(2)) };
       expectRefused(mh, () => mh.attention(q, k, doubles), 'E_OPTION', 'v', 'Float64Array');
       const floatMask = { shape: [6, 9], data: anything(new Float32Array(54)) };
-      expectRefused(
-        mh,
-        () => mh.attention(q, k, v, { mask: floatMask }),
-        'E_OPTION',
-        'mask',
-        'Uint8Array',
-      );
+      expectRefused(mh, () => mh.attention(q, k, v, { mask: floatMask }), 'E_OPTION', 'mask', 'Uint8Array');
     });
 
     it('a length of data that is not the product of the shape', () => {

@@ -1,14 +1,6 @@
 // Compares gradients with central finite differences of the float64 reference; and tests bad arguments.
 
-import type {
-  AttentionGradients,
-  FloatDType,
-  GradientName,
-  MaskOptions,
-  Multihead,
-  MultiheadErrorCode,
-  Tensor,
-} from 'multihead';
+import type { AttentionGradients, FloatDType, GradientName, MaskOptions, Multihead, MultiheadErrorCode, Tensor } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { attentionSchema } from '../src/attention/options.ts';
 import { builds, expectRefused, loadBuild } from './builds.ts';
@@ -39,8 +31,7 @@ function variable({ q, k, v, options }: Call, name: GradientName): Float64Array 
 
 /** Computes Σ out · dOut after replacing one variable by `data`. */
 function loss({ q, k, v, options, dOut }: Call, name: GradientName, data: Float64Array): number {
-  const of = (stored: Stored, its: GradientName) =>
-    its === name ? { shape: stored.plain.shape, data } : stored.plain;
+  const of = (stored: Stored, its: GradientName) => (its === name ? { shape: stored.plain.shape, data } : stored.plain);
   // The reference reads numbers of any type.
   const array = data as unknown as Float32Array;
   const { bias, qkNorm } = options;
@@ -86,12 +77,7 @@ function gradientsOf(mh: Multihead, call: Call): Partial<Record<GradientName, Fl
     const { out, lse } = mh.attention(q, k, v, { ...options, return: ['lse'] });
     const inputs = { q, k, v, out, lse, dOut };
     const all = mh.attentionBackward(inputs, { ...options, return: namesOf(call) });
-    return Object.fromEntries(
-      Object.entries(all).map(([name, each]) => [
-        name,
-        each instanceof Float32Array ? each : each.toFloat32(),
-      ]),
-    );
+    return Object.fromEntries(Object.entries(all).map(([name, each]) => [name, each instanceof Float32Array ? each : each.toFloat32()]));
   });
 }
 
@@ -109,8 +95,7 @@ const width = 4;
 function callOf(options: Call['options'], extents: Extents = {}): Call {
   const { batch = 1, heads = 2, numKvHeads = heads, queries = 3, keys = 5, valueDim = 4 } = extents;
   const r = random(7);
-  const tensor = (...shape: number[]) =>
-    stored(extents.dtype ?? 'f32', shape, r.floats(product(shape)));
+  const tensor = (...shape: number[]) => stored(extents.dtype ?? 'f32', shape, r.floats(product(shape)));
   return {
     q: tensor(batch, heads, queries, width),
     k: tensor(batch, numKvHeads, keys, width),
@@ -205,7 +190,10 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
   it.each(calls)('gives zero for a dOut of zero: %s', (_, call) => {
     const zero = { shape: call.dOut.shape, data: new Float32Array(call.dOut.data.length) };
     for (const [name, each] of Object.entries(gradientsOf(mh, { ...call, dOut: zero }))) {
-      expect(each.every((x) => x === 0), name).toBe(true);
+      expect(
+        each.every((x) => x === 0),
+        name,
+      ).toBe(true);
     }
   });
 
@@ -230,8 +218,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
   it('returns dQ, dK and dV, and the gradients of the options given', () => {
     mh.scope(() => {
       const bias = biased(3, 5);
-      const keysOf = (options: MaskOptions) =>
-        Object.keys(mh.attentionBackward(open(options), options));
+      const keysOf = (options: MaskOptions) => Object.keys(mh.attentionBackward(open(options), options));
       expect(keysOf({})).toEqual(['dQ', 'dK', 'dV']);
       expect(keysOf({ qkNorm: {}, alibi: true, mask })).toEqual(['dQ', 'dK', 'dV']);
       expect(keysOf({ bias, sinks })).toEqual(['dQ', 'dK', 'dV', 'dBias', 'dSinks']);
@@ -245,8 +232,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
       const options = { bias: biased(1, 2, 1, 5), sinks, qkNorm: { qGain: gain(), kGain: gain() } };
       const inputs = open(options);
       const all = mh.attentionBackward(inputs, options);
-      const bits = (each: AttentionGradients[GradientName] | undefined) =>
-        each instanceof Float32Array ? each : each?.toFloat32();
+      const bits = (each: AttentionGradients[GradientName] | undefined) => (each instanceof Float32Array ? each : each?.toFloat32());
       expect(all.dBias?.shape).toEqual([1, 2, 1, 5]);
       expect([all.dSinks?.length, all.dQGain?.length, all.dKGain?.length]).toEqual([2, 4, 4]);
       for (const wanted of [['dV'], ['dQ', 'dQGain'], ['dKGain', 'dK'], ['dBias'], ['dSinks'], []] as const) {
@@ -293,10 +279,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
       const options = { causal: 'topLeft', dropout: { probability: 0.5 } } as const;
       const { dQ } = mh.attentionBackward(inputs, options);
       const floats = (tensor: Tensor<FloatDType>) => ({ shape: tensor.shape, data: tensor.toFloat32() });
-      const same = mh.attentionBackward(
-        { ...inputs, out: floats(result.out), dOut: floats(dOut) },
-        options,
-      );
+      const same = mh.attentionBackward({ ...inputs, out: floats(result.out), dOut: floats(dOut) }, options);
       expect(dQ.data).toEqual(same.dQ.data);
     });
   });
@@ -329,8 +312,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
       const [a, b] = parts.map(({ k, v }) => mh.attention(q, k, v, { return: ['lse'] }));
       if (a === undefined || b === undefined) throw new Error('two parts');
       mh.mergeAttention(a, b);
-      const of = (i: number, checkLse?: boolean) =>
-        mh.attentionBackward({ q, ...(parts[i] as (typeof parts)[number]), ...a, dOut }, { checkLse });
+      const of = (i: number, checkLse?: boolean) => mh.attentionBackward({ q, ...(parts[i] as (typeof parts)[number]), ...a, dOut }, { checkLse });
       expectRefused(mh, () => of(0), 'E_OPTION', 'lse');
       expectRefused(mh, () => of(0, true), 'E_OPTION', 'lse');
       const [first, second] = [of(0, false), of(1, false)];
@@ -358,20 +340,8 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
     const { q, k, v } = { q: call.q.given, k: call.k.given, v: call.v.given };
     const plain = (...shape: number[]) => filled(random(5), ...shape);
     const inputs = { q, k, v, out: plain(1, 2, 3, 4), lse: plain(1, 2, 3), dOut: plain(1, 2, 3, 4) };
-    const refused = (
-      changes: object,
-      options: object,
-      code: MultiheadErrorCode,
-      argument: string,
-      ...words: (string | RegExp)[]
-    ) =>
-      expectRefused(
-        mh,
-        () => mh.attentionBackward(anything({ ...inputs, ...changes }), anything(options)),
-        code,
-        argument,
-        ...words,
-      );
+    const refused = (changes: object, options: object, code: MultiheadErrorCode, argument: string, ...words: (string | RegExp)[]) =>
+      expectRefused(mh, () => mh.attentionBackward(anything({ ...inputs, ...changes }), anything(options)), code, argument, ...words);
 
     it.each<[string, number[], ...string[]]>([
       ['q', [2, 3, 4], '(B, H_q, N_q, d_k)'],
@@ -443,8 +413,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
       mh.scope(() => {
         const dQ = mh.zeros([1, 2, 3, 4]);
         const half = mh.zeros([1, 2, 3, 4], { dtype: 'f16' });
-        const into = (out: object, changes: object = {}, options: object = {}) =>
-          [changes, { ...options, out }] as const;
+        const into = (out: object, changes: object = {}, options: object = {}) => [changes, { ...options, out }] as const;
         refused(...into(dQ), 'E_OPTION', 'out', 'dQ, dK, dV, dBias', 'a tensor');
         refused(...into({ dK: dQ }), 'E_SHAPE', 'out.dK', '(1, 2, 5, 4)', '(1, 2, 3, 4)');
         refused(...into({ dQ: half }), 'E_OPTION', 'out.dQ', '"f32"', '"f16"');

@@ -17,12 +17,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
   const v = filled(r, 2, 2, 9, 5);
 
   /** Formats the weights of the first head of the last batch entry, row by row: "1" for a weight above 0. */
-  function seen(
-    n: number,
-    m: number,
-    options: Omit<AttentionOptions, 'return'>,
-    batch = 1,
-  ): string {
+  function seen(n: number, m: number, options: Omit<AttentionOptions, 'return'>, batch = 1): string {
     return mh.scope(() => {
       const zeros = (rows: number) => ({
         shape: [batch, 1, rows, 1],
@@ -33,10 +28,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
         return: ['weights'],
       });
       const last = weights.data.subarray((batch - 1) * n * m);
-      return Array.from(
-        last,
-        (w, at) => (at > 0 && at % m === 0 ? ' ' : '') + (w > 0 ? '1' : '0'),
-      ).join('');
+      return Array.from(last, (w, at) => (at > 0 && at % m === 0 ? ' ' : '') + (w > 0 ? '1' : '0')).join('');
     });
   }
 
@@ -47,34 +39,10 @@ describe.each(builds)('options of attention, %s', async (simd) => {
     ['an open left side', { window: { right: 0, left: -1 } }, 3, 3, '100 110 111'],
     ['two open sides', { window: { left: -1, right: -1 } }, 2, 2, '11 11'],
     ['nothing given', { window: {} }, 2, 2, '11 11'],
-    [
-      'positions at the end',
-      { window: { left: 1, right: 0, align: 'bottomRight' } },
-      2,
-      4,
-      '0110 0011',
-    ],
-    [
-      'positions at an offset',
-      { window: { left: 0, right: 0, align: { offset: -1 } } },
-      3,
-      3,
-      '000 100 010',
-    ],
-    [
-      'the positions of a causal call, stated again',
-      { causal: { offset: 2 }, window: { left: 1, align: { offset: 2 } } },
-      2,
-      4,
-      '0110 0011',
-    ],
-    [
-      'the positions of a causal call',
-      { causal: 'bottomRight', window: { left: 1 } },
-      2,
-      4,
-      '0110 0011',
-    ],
+    ['positions at the end', { window: { left: 1, right: 0, align: 'bottomRight' } }, 2, 4, '0110 0011'],
+    ['positions at an offset', { window: { left: 0, right: 0, align: { offset: -1 } } }, 3, 3, '000 100 010'],
+    ['the positions of a causal call, stated again', { causal: { offset: 2 }, window: { left: 1, align: { offset: 2 } } }, 2, 4, '0110 0011'],
+    ['the positions of a causal call', { causal: 'bottomRight', window: { left: 1 } }, 2, 4, '0110 0011'],
     ['a far offset', { causal: { offset: 1000 }, window: { left: 995 } }, 1, 8, '00000111'],
     ['a far window', { window: { left: 2 ** 40, right: 2 ** 50 } }, 2, 2, '11 11'],
   ])('a window with %s', (_, options, n, m, rows) => {
@@ -86,11 +54,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
     ['with top-left causal order', { causal: 'topLeft' }, '1000 1100'],
     ['with bottom-right causal order', { causal: 'bottomRight' }, '1110 1110'],
     ['with causal order at its end', { causal: 'bottomRightOfLength' }, '1100 1110'],
-    [
-      'with a window at its end',
-      { window: { left: 0, align: 'bottomRightOfLength' } },
-      '0110 0010',
-    ],
+    ['with a window at its end', { window: { left: 0, align: 'bottomRightOfLength' } }, '0110 0010'],
   ])('lengths %s', (_, options, rows) => {
     const kvLengths = new Int32Array([4, 3]);
     expect(seen(2, 4, { ...options, kvLengths }, 2)).toBe(rows);
@@ -115,8 +79,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
       [bad, 8],
       [worse, 5],
     ] as const) {
-      for (const head of [0, 1])
-        tensor.data.fill(NaN, (head * 9 + 5) * width, (head + 1) * 9 * width);
+      for (const head of [0, 1]) tensor.data.fill(NaN, (head * 9 + 5) * width, (head + 1) * 9 * width);
     }
     mh.scope(() => {
       const { out } = mh.attention(q, bad, worse, { kvLengths });
@@ -132,9 +95,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
     mh.scope(() => {
       const paper = mh.attention(q, k, v, { alibi: true }).out.data;
       expect(mh.attention(q, k, v, { alibi: mh.alibiSlopes(4) }).out.data).toEqual(paper);
-      expect(mh.attention(q, k, v, { alibi: false }).out.data).toEqual(
-        mh.attention(q, k, v).out.data,
-      );
+      expect(mh.attention(q, k, v, { alibi: false }).out.data).toEqual(mh.attention(q, k, v).out.data);
     });
   });
 
@@ -192,11 +153,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
         const { captures } = mh.attention(q, k, v, {
           causal: 'topLeft',
           softcap: 0.3,
-          capture: [
-            { stage: 'capped', heads: [3, 0], rows: [2, 3] },
-            { stage: 'masked' },
-            { stage: 'raw', rows: [6, 0] },
-          ],
+          capture: [{ stage: 'capped', heads: [3, 0], rows: [2, 3] }, { stage: 'masked' }, { stage: 'raw', rows: [6, 0] }],
         });
         const [capped, masked, none] = captures;
         expect(capped.shape).toEqual([2, 2, 3, 9]);

@@ -21,10 +21,7 @@ export const loadBuild = (simd: Simd): Promise<Multihead> => load({ simd });
 /**
  * Makes a new instance of the sources, and its raw module, for tests that exhaust memory or make a call of the core fail.
  */
-export async function openBuild(
-  simd: Simd,
-  change: (raw: RawModule) => RawModule = (raw) => raw,
-): Promise<{ mh: Multihead; raw: RawModule }> {
+export async function openBuild(simd: Simd, change: (raw: RawModule) => RawModule = (raw) => raw): Promise<{ mh: Multihead; raw: RawModule }> {
   makeDisposable(WasmTensor, CoreObject);
   const wasm = await readFile(new URL(`../dist/multihead-${simd}.wasm`, import.meta.url));
   const module = await WebAssembly.compile(new Uint8Array(wasm));
@@ -37,7 +34,13 @@ export async function openBuild(
     },
   });
   const backend = { simd, version: '', wasmBytes: 0, why: 'a test' } as const;
-  return { mh: createApi(guardModule(change(raw), () => {}), backend), raw };
+  return {
+    mh: createApi(
+      guardModule(change(raw), () => {}),
+      backend,
+    ),
+    raw,
+  };
 }
 
 /** Loads a new instance, and counts the JavaScript calls that allocate in its WebAssembly memory. */

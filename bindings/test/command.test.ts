@@ -38,7 +38,8 @@ async function succeeds(...args: string[]): Promise<Ended> {
   return ended;
 }
 
-const json = async (...args: string[]): Promise<Record<string, unknown>> => JSON.parse((await succeeds(...args, '--json')).stdout) as Record<string, unknown>;
+const json = async (...args: string[]): Promise<Record<string, unknown>> =>
+  JSON.parse((await succeeds(...args, '--json')).stdout) as Record<string, unknown>;
 
 /** Runs the command in this process: starting another takes half a second. */
 const here = (...args: string[]): Promise<Ended> => hereWith([], ...args);
@@ -86,7 +87,14 @@ describe('multihead run', () => {
     const { stdout, stderr } = await succeeds('run', gpt2, '--ids', String(prompt), '--max-new-tokens', '16');
     expect(stdout).toBe(`${wanted?.join(' ')}\n`);
     expect(stderr).toMatch(/^16 tokens, [\d.]+ tokens\/s; prompt of \d+ in [\d.]+ s\n$/);
-    const { ids, model_type, weights, weight_bytes, tokens_per_second } = await json('run', gpt2, `--ids=${prompt}`, '--max-new-tokens=16', '--weights', 'int8');
+    const { ids, model_type, weights, weight_bytes, tokens_per_second } = await json(
+      'run',
+      gpt2,
+      `--ids=${prompt}`,
+      '--max-new-tokens=16',
+      '--weights',
+      'int8',
+    );
     expect([(ids as number[]).length, model_type, weights]).toEqual([16, 'gpt2', 'int8']);
     const divided = await json('run', gpt2, `--ids=${prompt}`, '--max-new-tokens=16', '--weights', 'int8', '--workers', '2');
     expect([divided.workers, divided.ids]).toEqual([2, ids]);
@@ -130,7 +138,7 @@ describe('multihead run', () => {
     const flags = ['--max-new-tokens=4', '--seed=3', '--temperature=1.5'];
     const { stdout: wanted } = await here('run', text, 'the cat\nsat', ...flags);
     expect((await hereWith(['the c', 'at\nsat\n'], 'run', text, ...flags)).stdout).toBe(wanted);
-    const template = "{% for m in messages %}{{ m.role[0] }} {{ m.content }} {% endfor %}";
+    const template = '{% for m in messages %}{{ m.role[0] }} {{ m.content }} {% endfor %}';
     writeFileSync(join(text, 'chat_template.jinja'), template);
     try {
       using model = await openModel(text);
@@ -182,7 +190,10 @@ describe('multihead embed', () => {
     const cosine = (a: number, b: number) => vectors[a]?.reduce((sum, value, at) => sum + value * (vectors[b]?.[at] ?? NaN), 0) ?? NaN;
     const flags = lists.flatMap((list) => ['--ids', list]);
     const { stdout } = await succeeds('embed', join(goldens, 'bert'), ...flags);
-    const rows = stdout.trimEnd().split('\n').map((line) => line.trim().split(/\s+/));
+    const rows = stdout
+      .trimEnd()
+      .split('\n')
+      .map((line) => line.trim().split(/\s+/));
     expect(rows[0]).toEqual(['1', '2', '3']);
     for (const [a, list] of lists.entries()) {
       expect(rows[a + 1]).toEqual([String(a + 1), ...lists.map((_, b) => cosine(a, b).toFixed(3)), list]);
@@ -209,13 +220,19 @@ describe('multihead heads', () => {
 
   it('prints a row for each head, and those of --json', async () => {
     const { stdout } = await succeeds('heads', gpt2, '--ids', '5,6,7,5,6');
-    const rows = stdout.trimEnd().split('\n').map((line) => line.trim().split(/\s+/));
+    const rows = stdout
+      .trimEnd()
+      .split('\n')
+      .map((line) => line.trim().split(/\s+/));
     expect(rows[0]).toEqual(['layer', 'head', 'entropy', 'previous', 'first', 'self', 'induction']);
     expect(rows.slice(1).map(([layer, head]) => `${layer} ${head}`)).toEqual(['0 0', '0 1', '1 0', '1 1']);
     const { maps, ids } = await json('heads', gpt2, '--ids', '5,6,7,5,6', '--layers', '1', '--heads=1,0,1');
     expect(ids).toEqual([5, 6, 7, 5, 6]);
     const found = maps as Record<string, number>[];
-    expect(found.map(({ layer, head }) => [layer, head])).toEqual([[1, 0], [1, 1]]);
+    expect(found.map(({ layer, head }) => [layer, head])).toEqual([
+      [1, 0],
+      [1, 1],
+    ]);
     for (const [at, each] of found.entries()) {
       const numbers = ['entropy', 'previous', 'first', 'self', 'induction'].map((name) => each[name]?.toFixed(3));
       expect(rows[3 + at]?.slice(2)).toEqual(numbers);
@@ -266,15 +283,27 @@ describe('multihead lens, patch, ablate and attribute', () => {
   it('print what the package computes', async () => {
     using model = await openModel(gpt2);
     const difference = { token: 3, against: 4 };
-    const rows = (data: Float32Array, size: number) => Array.from({ length: data.length / size }, (_, at) => [...data.subarray(at * size, (at + 1) * size)]);
+    const rows = (data: Float32Array, size: number) =>
+      Array.from({ length: data.length / size }, (_, at) => [...data.subarray(at * size, (at + 1) * size)]);
     const patched = await model.patch(ids(clean), ids(corrupt), difference, { by: 'position' });
-    expect(await document('patch', gpt2, ...both, ...metric, '--by', 'position')).toMatchObject({ clean: patched.clean, corrupt: patched.corrupt, metrics: rows(patched.values.data, 5) });
+    expect(await document('patch', gpt2, ...both, ...metric, '--by', 'position')).toMatchObject({
+      clean: patched.clean,
+      corrupt: patched.corrupt,
+      metrics: rows(patched.values.data, 5),
+    });
     const estimated = await model.attributionPatch(ids(clean), ids(corrupt), difference, { site: 'q' });
     expect(await document('attribute', gpt2, ...both, ...metric, '--site', 'q')).toMatchObject({ changes: rows(estimated.values.data, 2) });
     const ablated = await model.ablate([ids(clean), ids(corrupt)], { meanLogProb: true }, { ablation: 'mean' });
-    expect(await document('ablate', gpt2, ...both, '--ablation', 'mean')).toMatchObject({ clean: ablated.clean, metrics: rows(ablated.values.data, 2) });
+    expect(await document('ablate', gpt2, ...both, '--ablation', 'mean')).toMatchObject({
+      clean: ablated.clean,
+      metrics: rows(ablated.values.data, 2),
+    });
     const direct = await model.logitAttribution(ids(clean), difference);
-    expect(await document('attribute', gpt2, '--ids', clean, ...metric)).toMatchObject({ metric: direct.metric, heads: rows(direct.heads.data, 2), mlp: [...direct.mlp] });
+    expect(await document('attribute', gpt2, '--ids', clean, ...metric)).toMatchObject({
+      metric: direct.metric,
+      heads: rows(direct.heads.data, 2),
+      mlp: [...direct.mlp],
+    });
     const { predictions } = await document('lens', gpt2, '--ids', clean, '--top', '2');
     const lens = await model.lens(ids(clean), { top: 2 });
     expect((predictions as { top: { id: number }[] }[]).flatMap(({ top }) => top.map(({ id }) => id))).toEqual([...lens.ids]);
@@ -343,7 +372,11 @@ describe('multihead', () => {
       await refused([name, gpt2, '--ids', '99999'], 2, /expected whole numbers from 0 to \d+, got 99999/);
       await refused([name, join(goldens, 'vit'), '--ids', '1'], 2, /vit: expected a model of token ids, got vit/);
       await refused([name, join(goldens, 'none'), '--ids', '1'], 2, /none: config\.json: expected a file of this name/);
-      await refused([name, join(gpt2, 'config.json'), '--ids', '1'], 2, /config\.json: .* a file in place of the folder: give the folder that it is in/);
+      await refused(
+        [name, join(gpt2, 'config.json'), '--ids', '1'],
+        2,
+        /config\.json: .* a file in place of the folder: give the folder that it is in/,
+      );
       await refused([name, gpt2, 'text'], 2, /text needs tokenizer\.json in the folder/);
     }
     await refused(['run', gpt2, '--ids', '99999'], 2, /expected whole numbers from 0 to \d+, got 99999/, command);
@@ -421,7 +454,19 @@ describe('multihead bench', () => {
     const { runs } = (await json('bench', ...tiny)) as { runs: [{ machine: Record<string, unknown>; benchmarks: [Record<string, unknown>] }] };
     expect(runs).toHaveLength(1);
     const [{ machine, benchmarks }] = runs;
-    expect(Object.keys(machine)).toEqual(['runner', 'version', 'cpu', 'engine', 'simd', 'threads', 'wasmBytes', 'fma_peak', 'read_stream', 'load', 'date']);
+    expect(Object.keys(machine)).toEqual([
+      'runner',
+      'version',
+      'cpu',
+      'engine',
+      'simd',
+      'threads',
+      'wasmBytes',
+      'fma_peak',
+      'read_stream',
+      'load',
+      'date',
+    ]);
     expect([machine['runner'], machine['threads']]).toEqual(['wasm', 1]);
     expect(machine['fma_peak']).toBeGreaterThan(0);
     expect(machine['read_stream']).toBeGreaterThan(0);
@@ -444,7 +489,11 @@ describe('multihead bench', () => {
   }, 60_000);
 
   it('refuses a filter that nothing matches, and what is no option', async () => {
-    await refused(['bench', '--filter', 'none'], 2, /^--filter: expected a regular expression that some name matches, such as forward\/gpt2, got "none"\n$/);
+    await refused(
+      ['bench', '--filter', 'none'],
+      2,
+      /^--filter: expected a regular expression that some name matches, such as forward\/gpt2, got "none"\n$/,
+    );
     await refused(['bench', '--filter', '('], 2, /^--filter: expected a regular expression, got "\("\n$/);
     await refused(['bench', 'folder'], 2, /^bench: expected options alone, got "folder"\n$/);
   });

@@ -15,11 +15,29 @@ import { builds, loadBuild } from './builds.ts';
 import { random } from './random.ts';
 
 describe('arguments', () => {
-  const options = { topK: count('how many'), ids: lists('ids'), heads: numbers('heads'), scale: number('a scale', 'less than 1', (x) => x < 1), json: flag('JSON') };
+  const options = {
+    topK: count('how many'),
+    ids: lists('ids'),
+    heads: numbers('heads'),
+    scale: number('a scale', 'less than 1', (x) => x < 1),
+    json: flag('JSON'),
+  };
 
   it('are read in any order and form', () => {
-    const { values, positionals } = parse(['a', '--top-k=3', '--ids', '1,2', 'b', '--ids', ' 3 , 4', '--json', '--scale', '-0.5', '--', '--json'], options);
-    expect(values).toEqual({ topK: 3, ids: [[1, 2], [3, 4]], heads: undefined, scale: -0.5, json: true });
+    const { values, positionals } = parse(
+      ['a', '--top-k=3', '--ids', '1,2', 'b', '--ids', ' 3 , 4', '--json', '--scale', '-0.5', '--', '--json'],
+      options,
+    );
+    expect(values).toEqual({
+      topK: 3,
+      ids: [
+        [1, 2],
+        [3, 4],
+      ],
+      heads: undefined,
+      scale: -0.5,
+      json: true,
+    });
     expect(positionals).toEqual(['a', 'b', '--json']);
     expect(parse([], options).values).toEqual({ topK: undefined, ids: [], heads: undefined, scale: undefined, json: false });
     expect(flagOf('repetitionPenalty')).toBe('--repetition-penalty');
@@ -58,7 +76,10 @@ function causalWeights(n: number, seed: number): Float32Array {
   for (let query = 0; query < n; query += 1) {
     const row = Array.from({ length: query + 1 }, () => Math.exp(4 * next()));
     const sum = row.reduce((a, b) => a + b);
-    weights.set(row.map((each) => each / sum), query * n);
+    weights.set(
+      row.map((each) => each / sum),
+      query * n,
+    );
   }
   return weights;
 }
@@ -121,14 +142,26 @@ describe('svgOf', () => {
     const [rows, columns] = [layers, heads].map((count) => Array.from({ length: count }, (_, at) => at)) as [number[], number[]];
     const side = mostSide(layers * heads);
     const maps: ChartMap[] = rows.flatMap((layer) =>
-      columns.map((head) => ({ layer, head, map: smallMap(causalWeights(tokens, 1 + layer * heads + head), tokens, side), note: `layer ${layer}, head ${head}` })),
+      columns.map((head) => ({
+        layer,
+        head,
+        map: smallMap(causalWeights(tokens, 1 + layer * heads + head), tokens, side),
+        note: `layer ${layer}, head ${head}`,
+      })),
     );
     return svgOf({ modelType: 'llama', text, tokens, layers: rows, heads: columns, maps });
   }
 
   it('has a title, axes, and every head once', () => {
     const svg = chart(2, 3, 12, 'the cat sat');
-    for (const words of ['Attention of every head: llama, 12 tokens', '“the cat sat”', 'layer 1<', 'head 2<', 'key position, 0 to 11', 'query position']) {
+    for (const words of [
+      'Attention of every head: llama, 12 tokens',
+      '“the cat sat”',
+      'layer 1<',
+      'head 2<',
+      'key position, 0 to 11',
+      'query position',
+    ]) {
       expect(svg).toContain(words);
     }
     expect(svg.match(/<image /g)).toHaveLength(6);
@@ -157,8 +190,19 @@ describe('multihead heads of a model with 100 heads', () => {
     const openModel = async () => ({ info, workers: 0, attentions, dispose() {} });
     let stdout = '';
     const stream = { on() {}, write: (text: string, done: () => void) => ((stdout += text), done(), true) };
-    const process = { stdin: {}, stdout: stream, stderr: { ...stream, write: () => true }, on: (_: string, listener: () => void) => onListen(listener), off() {} };
-    const code = await main(['heads', 'folder', '--ids', ids, ...args], { openModel, loadBench: () => Promise.reject(), version: '', process } as unknown as Surroundings);
+    const process = {
+      stdin: {},
+      stdout: stream,
+      stderr: { ...stream, write: () => true },
+      on: (_: string, listener: () => void) => onListen(listener),
+      off() {},
+    };
+    const code = await main(['heads', 'folder', '--ids', ids, ...args], {
+      openModel,
+      loadBench: () => Promise.reject(),
+      version: '',
+      process,
+    } as unknown as Surroundings);
     return { code, stdout };
   }
 

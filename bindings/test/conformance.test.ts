@@ -33,9 +33,7 @@ function safetensors(tensors: Record<string, Entry>): Buffer {
   const header = Buffer.from(JSON.stringify(Object.fromEntries(entries)));
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(header.length));
-  const floats = Object.values(tensors).map(({ data }) =>
-    Buffer.from(new Float32Array(data).buffer),
-  );
+  const floats = Object.values(tensors).map(({ data }) => Buffer.from(new Float32Array(data).buffer));
   return Buffer.concat([length, header, ...floats]);
 }
 
@@ -68,10 +66,7 @@ describe('npm run conformance', () => {
       { ...gradient, name: 'grad', outputs: { d_v: 'wrong' } },
       { ...gradient, name: 'no_mask', outputs: { d_v: 'wrong', d_mask: 'wrong' } },
     ];
-    await writeFile(
-      join(folder, 'small.json'),
-      JSON.stringify({ file: 'small.safetensors', cases }),
-    );
+    await writeFile(join(folder, 'small.json'), JSON.stringify({ file: 'small.safetensors', cases }));
     await writeFile(
       join(folder, 'small.safetensors'),
       safetensors({

@@ -11,14 +11,11 @@ import { builds, errorOf, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, filled, randomCase } from './random_case.ts';
 
-
 const wasm = (name: string): URL => new URL(`../dist/multihead-${name}.wasm`, import.meta.url);
 
 /** The numbers of all tensors in a result. */
 const numbersOf = (result: object): string =>
-  JSON.stringify(result, (_, value: unknown) =>
-    ArrayBuffer.isView(value) ? [...(value as Float32Array)].map(String) : value,
-  );
+  JSON.stringify(result, (_, value: unknown) => (ArrayBuffer.isView(value) ? [...(value as Float32Array)].map(String) : value));
 
 describe.each(builds)('multihead/core, %s', async (simd) => {
   const core = await load({ simd });
@@ -120,7 +117,10 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
   it('refuses the module of multihead, and multihead refuses that of core', async () => {
     const message = /not multihead .*'s module for this build \(it is ".* wire /;
     await expect(load({ simd, wasm: wasm(simd) })).rejects.toMatchObject({ code: 'E_LOAD', message: expect.stringMatching(message) });
-    await expect(loadEverything({ simd, wasm: wasm(`core-${simd}`) })).rejects.toMatchObject({ code: 'E_LOAD', message: expect.stringMatching(message) });
+    await expect(loadEverything({ simd, wasm: wasm(`core-${simd}`) })).rejects.toMatchObject({
+      code: 'E_LOAD',
+      message: expect.stringMatching(message),
+    });
     await expect(load({ simd, wasm: wasm(`core-${simd}`) })).resolves.toBeDefined();
   });
 

@@ -30,8 +30,7 @@ describe('a result', () => {
       .filter((each): each is Tensor => typeof each === 'object' && each !== null && 'dispose' in each);
 
   const calls: Record<string, () => Disposable> = {
-    attention: () =>
-      mh.attention(q, k, v, { return: ['lse', 'weights', 'dropoutMask'], capture: [{ stage: 'raw' }, { stage: 'weights' }] }),
+    attention: () => mh.attention(q, k, v, { return: ['lse', 'weights', 'dropoutMask'], capture: [{ stage: 'raw' }, { stage: 'weights' }] }),
     attentionVarlen: () => mh.attentionVarlen(packed, packed, packed, { cuQ: cu, cuK: cu, return: ['lse'] }),
     attentionBackward: () => {
       const bias = plain(3, 3);
@@ -100,7 +99,14 @@ describe('a result', () => {
     const other = mh.zeros([1]);
     {
       using result = mh.attention(q, k, v, { out, return: ['lse'] });
-      Object.assign(result, { other, broken: { get dispose() { throw new RangeError('no'); } } });
+      Object.assign(result, {
+        other,
+        broken: {
+          get dispose() {
+            throw new RangeError('no');
+          },
+        },
+      });
       delete (result as { lse?: Tensor }).lse;
     }
     expect([out.disposed, other.disposed]).toEqual([false, false]);
@@ -201,8 +207,19 @@ describe('using scope = mh.scope()', () => {
     const scope = mh.scope();
     const tensor = mh.zeros([1]);
     expect(errorOf(() => scope.keep(new Proxy(tensor, {})))).toMatchObject({ code: 'E_OPTION' });
-    expect(() => scope.keep({ get tensor() { throw new RangeError('no'); } })).toThrow(RangeError);
-    const disposing = { get tensor() { scope.dispose(); return tensor; } };
+    expect(() =>
+      scope.keep({
+        get tensor() {
+          throw new RangeError('no');
+        },
+      }),
+    ).toThrow(RangeError);
+    const disposing = {
+      get tensor() {
+        scope.dispose();
+        return tensor;
+      },
+    };
     expect(errorOf(() => scope.keep(disposing))).toMatchObject({ code: 'E_DISPOSED', argument: 'scope' });
     expect(errorOf(() => scope.keep(tensor))).toMatchObject({ code: 'E_DISPOSED', argument: 'scope' });
     expect(live()).toBe(0);

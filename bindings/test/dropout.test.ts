@@ -37,32 +37,24 @@ describe.each(builds)('dropout, %s', async (simd) => {
   const k = filled(r, 2, 1, 71, 4);
   const v = filled(r, 2, 1, 71, 3);
 
-  it.each([0, 7, 2 ** 53 - 1, 2n ** 32n, 2n ** 64n - 1n])(
-    'has the mask that its formula gives, seed %s',
-    (seed) => {
-      const probability = 0.3;
-      const keeps = keepsWeights(probability, BigInt(seed));
-      mh.scope(() => {
-        const { dropoutMask } = mh.attention(q, k, v, {
-          dropout: { probability, seed },
-          // Hidden positions, which the mask covers too.
-          causal: 'topLeft',
-          return: ['dropoutMask'],
-        });
-        expect(dropoutMask.dtype).toBe('bool');
-        expect(dropoutMask.shape).toEqual([2, 2, 33, 71]);
-        dropoutMask.data.forEach((kept, at) => {
-          const [j, i, h, b] = [
-            at % 71,
-            Math.floor(at / 71) % 33,
-            Math.floor(at / 2343) % 2,
-            at > 4685,
-          ];
-          if (kept !== (keeps(Number(b), h, i, j) ? 1 : 0)) expect.fail(`(${b}, ${h}, ${i}, ${j})`);
-        });
+  it.each([0, 7, 2 ** 53 - 1, 2n ** 32n, 2n ** 64n - 1n])('has the mask that its formula gives, seed %s', (seed) => {
+    const probability = 0.3;
+    const keeps = keepsWeights(probability, BigInt(seed));
+    mh.scope(() => {
+      const { dropoutMask } = mh.attention(q, k, v, {
+        dropout: { probability, seed },
+        // Hidden positions, which the mask covers too.
+        causal: 'topLeft',
+        return: ['dropoutMask'],
       });
-    },
-  );
+      expect(dropoutMask.dtype).toBe('bool');
+      expect(dropoutMask.shape).toEqual([2, 2, 33, 71]);
+      dropoutMask.data.forEach((kept, at) => {
+        const [j, i, h, b] = [at % 71, Math.floor(at / 71) % 33, Math.floor(at / 2343) % 2, at > 4685];
+        if (kept !== (keeps(Number(b), h, i, j) ? 1 : 0)) expect.fail(`(${b}, ${h}, ${i}, ${j})`);
+      });
+    });
+  });
 
   it('keeps the share 1 − p of the weights, without a pattern along any axis', () => {
     const n = 128;
@@ -80,8 +72,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
         // Pairs of adjacent positions along j, i, h and b must both be kept with probability (1 − p)².
         for (const step of [1, 2, 4, n, n * n, 4 * n * n]) {
           let both = 0;
-          for (let at = 0; at + step < size; at += 1)
-            both += (data[at] ?? 0) & (data[at + step] ?? 0);
+          for (let at = 0; at + step < size; at += 1) both += (data[at] ?? 0) & (data[at + step] ?? 0);
           const wanted = (1 - probability) ** 2;
           expect(Math.abs(both / (size - step) - wanted)).toBeLessThan(6 * deviation(size - step));
         }
@@ -133,8 +124,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
 
   it('gives the same mask for a seed as number or bigint, and other masks for other seeds', () => {
     mh.scope(() => {
-      const out = (seed: number | bigint) =>
-        mh.attention(q, k, v, { dropout: { probability: 0.5, seed } }).out.data.slice();
+      const out = (seed: number | bigint) => mh.attention(q, k, v, { dropout: { probability: 0.5, seed } }).out.data.slice();
       expect(out(3)).toEqual(out(3n));
       expect(out(0)).not.toEqual(out(1));
       expect(out(0)).not.toEqual(out(2n ** 32n));

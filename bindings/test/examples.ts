@@ -45,8 +45,8 @@ export async function projectWith(files: Record<string, string>): Promise<string
  */
 export async function compile(folder: string, outDir: string, files: string[], options: string[]): Promise<void> {
   const always = ['--strict', '--target', 'es2022', '--lib', 'es2022,dom', '--outDir', outDir];
-  await run(join(modules, '.bin', 'tsc'), [...always, ...options, ...files], { cwd: folder }).catch(
-    ({ stdout }: { stdout: string }) => expect.fail(stdout),
+  await run(join(modules, '.bin', 'tsc'), [...always, ...options, ...files], { cwd: folder }).catch(({ stdout }: { stdout: string }) =>
+    expect.fail(stdout),
   );
 }
 
@@ -56,8 +56,16 @@ export async function printsWhatItStates(folder: string, file: string, source: s
   // Some examples leave tensors undisposed, and the warning of the garbage collector may come at any time.
   expect(stderr.replace(/^multihead: .* was garbage-collected without dispose\(\)\..*\n/, '')).toBe('');
   // Comments write shapes as (1,2); console.log prints [ 1, 2 ].
-  const plain = (text: string) => text.replaceAll(/\[ ([\d, ]+) \]/g, '($1)').replaceAll(', ', ',').trim();
-  const printed = new Set(plain(stdout).split('\n').map((line) => line.trim()));
+  const plain = (text: string) =>
+    text
+      .replaceAll(/\[ ([\d, ]+) \]/g, '($1)')
+      .replaceAll(', ', ',')
+      .trim();
+  const printed = new Set(
+    plain(stdout)
+      .split('\n')
+      .map((line) => line.trim()),
+  );
   // Comments that begin with a number, shape, dtype or boolean are results; others are explanations.
   const comments = [...source.matchAll(/console\.log\(.*\); \/\/ (.*)/g)].map(([, text = '']) => text);
   const stated = comments.filter((text) => /^([\d(]|true|false|f32)/.test(text));

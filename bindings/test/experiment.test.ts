@@ -21,8 +21,7 @@ function hashOf(...lists: Int32Array[]): string {
   return hash.toString(16);
 }
 
-const lossesOf = (experiment: Experiment, steps: number): number[] =>
-  Array.from({ length: steps }, () => experiment.step().loss);
+const lossesOf = (experiment: Experiment, steps: number): number[] => Array.from({ length: steps }, () => experiment.step().loss);
 
 /**
  * Results of native runs: the hash of the held-out sequences 3 to 6, the losses of the first five steps, and then the
@@ -299,10 +298,20 @@ describe.each(builds)('experiments, %s', async (simd) => {
   it('a getter that disposes it cannot make it read freed memory', () => {
     const experiment = createExperiment(mh, { batch: 1 });
     const { model } = experiment;
-    const disposing = { get sequences() { experiment.dispose(); return 1; } };
+    const disposing = {
+      get sequences() {
+        experiment.dispose();
+        return 1;
+      },
+    };
     expect(errorOf(() => experiment.evaluate(disposing)).code).toBe('E_DISPOSED');
     const other = createExperiment(mh, { batch: 1 });
-    const inForward = { get batch() { other.dispose(); return 1; } };
+    const inForward = {
+      get batch() {
+        other.dispose();
+        return 1;
+      },
+    };
     expect(errorOf(() => other.model.forward(new Int32Array(2), inForward)).code).toBe('E_DISPOSED');
     expect(model.disposed).toBe(true);
   });

@@ -35,7 +35,10 @@ const { cases } = JSON.parse(readFileSync(join(tests, 'models', 'folder_cases.js
 
 function safetensorsOf(tensors: Record<string, { shape: number[]; data: number[] }>): Buffer {
   let end = 0;
-  const entries = Object.entries(tensors).map(([name, { shape, data }]) => [name, { dtype: 'F32', shape, data_offsets: [end, (end += 4 * data.length)] }]);
+  const entries = Object.entries(tensors).map(([name, { shape, data }]) => [
+    name,
+    { dtype: 'F32', shape, data_offsets: [end, (end += 4 * data.length)] },
+  ]);
   const header = Buffer.from(JSON.stringify(Object.fromEntries(entries)));
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(header.length));
@@ -112,9 +115,11 @@ function expectNear(got: Float32Array, wanted: readonly number[]): void {
 
 async function check({ embeds, expect: wanted }: FolderCase, source: ModelSource): Promise<void> {
   if (wanted.code !== undefined) {
-    const error = await rejectionOf(openModel(source).then(async (model) => {
-      if (embeds) await model.embed([[5]]).finally(() => model.dispose());
-    }));
+    const error = await rejectionOf(
+      openModel(source).then(async (model) => {
+        if (embeds) await model.embed([[5]]).finally(() => model.dispose());
+      }),
+    );
     expect([error.code, error.argument]).toEqual([wanted.code, expect.stringContaining(wanted.argument as string)]);
     expect(error.message).toContain(wanted.message);
     return;
@@ -145,12 +150,25 @@ const [plain] = cases as [FolderCase, ...FolderCase[]];
 const page: Missing = (response) => response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html>');
 
 describe('an address', () => {
-  const status = (code: number): Missing => (response) => response.writeHead(code).end();
+  const status =
+    (code: number): Missing =>
+    (response) =>
+      response.writeHead(code).end();
   const untyped: Missing = (response) => response.writeHead(200).end('\n<html>');
   const broken: Missing = (response) => response.destroy();
-  it.each([['404', notFound], ['403', status(403)], ['400', status(400)], ['401', status(401)], ['405', status(405)], ['410', status(410)], ['204', status(204)], ['HTML', page], ['HTML without a type', untyped], ['a broken connection', broken]] as [string, Missing][])(
-    'opens where a server answers %s for what is missing',
-    async (_, answer) => check(plain, serve(filesOfCase(plain), answer)),
+  it.each([
+    ['404', notFound],
+    ['403', status(403)],
+    ['400', status(400)],
+    ['401', status(401)],
+    ['405', status(405)],
+    ['410', status(410)],
+    ['204', status(204)],
+    ['HTML', page],
+    ['HTML without a type', untyped],
+    ['a broken connection', broken],
+  ] as [string, Missing][])('opens where a server answers %s for what is missing', async (_, answer) =>
+    check(plain, serve(filesOfCase(plain), answer)),
   );
 
   it('refuses where a server is in trouble, because a file may be there', async () => {
@@ -218,7 +236,7 @@ describe('an address', () => {
 describe('embed', () => {
   const tokenizer = {
     encode: (text: string, { add_special_tokens: special = true } = {}) => {
-      const ids = [...text].map((letter) => 10 + (letter.codePointAt(0) as number) % 50);
+      const ids = [...text].map((letter) => 10 + ((letter.codePointAt(0) as number) % 50));
       return { ids: special ? [1, ...ids, 2] : ids, tokens: [] };
     },
     decode: () => '',
@@ -228,7 +246,7 @@ describe('embed', () => {
 
   it('gives the same vectors for any number of texts, and tells how many are done', async () => {
     using model = await open({});
-    const inputs = Array.from({ length: 300 }, (_, at) => Array.from({ length: 1 + (at * 7) % 40 }, (__, i) => (at + i) % 60));
+    const inputs = Array.from({ length: 300 }, (_, at) => Array.from({ length: 1 + ((at * 7) % 40) }, (__, i) => (at + i) % 60));
     const done: number[] = [];
     const vectors = await model.embed(inputs, { onProgress: (count, total) => done.push(count / total) });
     for (const at of [0, 17, 299]) expectNear(vectors[at] as Float32Array, [...(await model.embed(inputs[at] as number[]))]);

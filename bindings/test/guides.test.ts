@@ -22,7 +22,14 @@ const guides = await Promise.all(
 function smallGpt2(): Uint8Array {
   const width = 96;
   const shapes: Record<string, number[]> = { 'wte.weight': [4000, width], 'wpe.weight': [64, width], 'ln_f.weight': [width], 'ln_f.bias': [width] };
-  const layer = { ln_1: [width], 'attn.c_attn': [width, 3 * width], 'attn.c_proj': [width, width], ln_2: [width], 'mlp.c_fc': [width, 4 * width], 'mlp.c_proj': [4 * width, width] };
+  const layer = {
+    ln_1: [width],
+    'attn.c_attn': [width, 3 * width],
+    'attn.c_proj': [width, width],
+    ln_2: [width],
+    'mlp.c_fc': [width, 4 * width],
+    'mlp.c_proj': [4 * width, width],
+  };
   for (const index of [0, 1]) {
     shapes[`h.${index}.attn.bias`] = [1, 1, 64, 64]; // a buffer in published files that is not a parameter
     for (const [name, shape] of Object.entries(layer)) {

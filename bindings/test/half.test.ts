@@ -19,9 +19,7 @@ describe.each<HalfDType>(['f16', 'bf16'])('%s', (dtype) => {
   it('survives the conversion to float and back; NaN stays NaN', () => {
     const bits = roundToHalf(halfToFloats(everyHalf, dtype), dtype);
     everyHalf.forEach((wanted) => {
-      const same = Number.isNaN(decode(wanted, dtype))
-        ? Number.isNaN(decode(bits[wanted] as number, dtype))
-        : bits[wanted] === wanted;
+      const same = Number.isNaN(decode(wanted, dtype)) ? Number.isNaN(decode(bits[wanted] as number, dtype)) : bits[wanted] === wanted;
       if (!same) expect.fail(`${wanted} became ${bits[wanted]}`);
     });
   });
@@ -57,10 +55,7 @@ describe.each<HalfDType>(['f16', 'bf16'])('%s', (dtype) => {
     const numbers = new Float32Array([0, -0, Infinity, -Infinity, 3.4e38, -3.4e38, 65519, 65520]);
     const [infinity, largest] = dtype === 'f16' ? [0x7c00, 0x7c00] : [0x7f80, 0x7f80];
     const rounded = [...roundToHalf(numbers, dtype)];
-    expect(rounded.slice(0, 6)).toEqual([
-      ...[0, 0x8000, infinity, infinity | 0x8000],
-      ...[largest, largest | 0x8000],
-    ]);
+    expect(rounded.slice(0, 6)).toEqual([...[0, 0x8000, infinity, infinity | 0x8000], ...[largest, largest | 0x8000]]);
     if (dtype === 'f16') expect(rounded.slice(6)).toEqual([0x7bff, 0x7c00]);
   });
 });

@@ -5,15 +5,10 @@ import { random, runSeed } from './random.ts';
 import { caseCount, filled } from './random_case.ts';
 import { maxDifference } from './reference.ts';
 
-const mean = (values: number[]): number =>
-  values.length === 0 ? 0 : values.reduce((a, b) => a + b) / values.length;
+const mean = (values: number[]): number => (values.length === 0 ? 0 : values.reduce((a, b) => a + b) / values.length);
 
 /** Computes the statistics by their definitions, in float64. */
-function expected(
-  weights: Float32Array,
-  [batch, heads, queries, keys]: readonly [number, number, number, number],
-  tokens: Int32Array,
-) {
+function expected(weights: Float32Array, [batch, heads, queries, keys]: readonly [number, number, number, number], tokens: Int32Array) {
   const statistics = Array.from({ length: heads }, (_, h) => {
     const [entropy, previous, first, induction]: number[][] = [[], [], [], []];
     for (let b = 0; b < batch; b += 1) {
@@ -26,9 +21,7 @@ function expected(
         if (position === 0) continue;
         previous?.push(row[position - 1] as number);
         first?.push(row[0] as number);
-        const behind = row.filter(
-          (_, j) => j > 0 && j <= position && text[j - 1] === text[position],
-        );
+        const behind = row.filter((_, j) => j > 0 && j <= position && text[j - 1] === text[position]);
         if (behind.length > 0) induction?.push(behind.reduce((a, w) => a + w));
       }
     }
@@ -51,10 +44,7 @@ describe.each(builds)('headStatistics, %s', async (simd) => {
       const width = 4;
       mh.scope(() => {
         const { weights } = mh.attention(
-          ...([
-            filled(r, batch, heads, queries, width),
-            filled(r, batch, heads, keys, width),
-          ] as const),
+          ...([filled(r, batch, heads, queries, width), filled(r, batch, heads, keys, width)] as const),
           filled(r, batch, heads, keys, width),
           { causal: 'bottomRight', return: ['weights'], scale: 3 },
         );
@@ -86,17 +76,12 @@ describe.each(builds)('headStatistics, %s', async (simd) => {
   it('refuses weights and tokens that do not fit', () => {
     const r = random(1);
     const weights = filled(r, 1, 2, 3, 4);
-    const refused = (
-      fn: () => unknown,
-      code: 'E_SHAPE' | 'E_OPTION',
-      name: string,
-      ...words: string[]
-    ) => expectRefused(mh, fn, code, name, ...words);
+    const refused = (fn: () => unknown, code: 'E_SHAPE' | 'E_OPTION', name: string, ...words: string[]) =>
+      expectRefused(mh, fn, code, name, ...words);
     refused(() => headStatistics(mh, filled(r, 3, 4)), 'E_SHAPE', 'weights', '(B, H, N_q, N_k)');
     refused(() => headStatistics(mh, filled(r, 1, 2, 4, 3)), 'E_SHAPE', 'weights', 'N_q <= N_k');
     refused(() => headStatistics(mh, new Float32Array(24) as never), 'E_OPTION', 'weights');
-    const tokens = (length: number) => () =>
-      headStatistics(mh, weights, { tokens: new Int32Array(length) });
+    const tokens = (length: number) => () => headStatistics(mh, weights, { tokens: new Int32Array(length) });
     refused(tokens(3), 'E_SHAPE', 'tokens', '4 values', '3 values');
     refused(tokens(0), 'E_SHAPE', 'tokens', '4 values', '0 values');
     refused(() => headStatistics(mh, weights, { tokens: [1] as never }), 'E_OPTION', 'tokens');

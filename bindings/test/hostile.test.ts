@@ -123,9 +123,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   const block = () =>
     kept('block', () => {
       const fresh = mh.transformerBlock({ embedDim: 4, numHeads: 2, norm: 'none' });
-      fresh.loadStateDict(Object.fromEntries(
-        Object.entries(parameters).map(([name, each]) => [`self_attn.${name}`, each]),
-      ));
+      fresh.loadStateDict(Object.fromEntries(Object.entries(parameters).map(([name, each]) => [`self_attn.${name}`, each])));
       return fresh;
     });
   const cache = () => {
@@ -185,14 +183,19 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     },
     reshape: {
       arguments: () => [tensor('q', q), [4, 6]],
-      call: (given: { reshape(shape: unknown): unknown }, shape) =>
-        given === tensor('q', q) ? given.reshape(shape) : tensor('q', q).reshape(shape),
+      call: (given: { reshape(shape: unknown): unknown }, shape) => (given === tensor('q', q) ? given.reshape(shape) : tensor('q', q).reshape(shape)),
     },
     attention: {
-      arguments: () => [q, ...tensors().slice(1), {
-        ...masking(), out: out(), return: ['lse', 'weights', 'dropoutMask'],
-        capture: [{ stage: 'masked', heads: [1], rows: [1, 2] }],
-      }],
+      arguments: () => [
+        q,
+        ...tensors().slice(1),
+        {
+          ...masking(),
+          out: out(),
+          return: ['lse', 'weights', 'dropoutMask'],
+          capture: [{ stage: 'masked', heads: [1], rows: [1, 2] }],
+        },
+      ],
       call: (a, b, c, options) => mh.attention(a, b, c, options),
     },
     attentionBackward: {
@@ -222,10 +225,13 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       call: (a, b, options) => [...mh.scores(a, b, options)],
     },
     attentionVarlen: {
-      arguments: () => [...packed, {
-        ...{ cuQ: new Int32Array([0, 1, 4]), cuK: new Int32Array([0, 3, 5]), return: ['lse'] },
-        ...{ causal: 'bottomRight', rope: { style: 'interleaved' } },
-      }],
+      arguments: () => [
+        ...packed,
+        {
+          ...{ cuQ: new Int32Array([0, 1, 4]), cuK: new Int32Array([0, 3, 5]), return: ['lse'] },
+          ...{ causal: 'bottomRight', rope: { style: 'interleaved' } },
+        },
+      ],
       call: (a, b, c, options) => mh.attentionVarlen(a, b, c, options),
     },
     mergeAttention: {
@@ -249,10 +255,12 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       call: (a, weight, options) => mh.linear(a, weight, options),
     },
     multiHeadAttention: {
-      arguments: () => [{
-        ...{ embedDim: 8, numHeads: 2, numKvHeads: 1, headDim: 4, bias: false, qkNorm: true, softcap: 3 },
-        ...{ window: { left: 2 }, rope: { style: 'half' }, dropout: 0.1 },
-      }],
+      arguments: () => [
+        {
+          ...{ embedDim: 8, numHeads: 2, numKvHeads: 1, headDim: 4, bias: false, qkNorm: true, softcap: 3 },
+          ...{ window: { left: 2 }, rope: { style: 'half' }, dropout: 0.1 },
+        },
+      ],
       call: (config) => mh.multiHeadAttention(config),
     },
     // Reload the parameters: altered ones may be valid, and other calls need the original values.
@@ -264,11 +272,14 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       },
     },
     forward: {
-      arguments: () => [{ query: x }, {
-        ...{ causal: 'topLeft', return: ['weights', 'meanWeights'], trace: ['qHeads', 'headShares'] },
-        ...{ heads: { scales: new Float32Array([1, 0.5]), temperature: 2 }, training: true, dropoutSeed: 3 },
-        keyPaddingBlocked: { shape: [1, 3], data: new Uint8Array(3) },
-      }],
+      arguments: () => [
+        { query: x },
+        {
+          ...{ causal: 'topLeft', return: ['weights', 'meanWeights'], trace: ['qHeads', 'headShares'] },
+          ...{ heads: { scales: new Float32Array([1, 0.5]), temperature: 2 }, training: true, dropoutSeed: 3 },
+          keyPaddingBlocked: { shape: [1, 3], data: new Uint8Array(3) },
+        },
+      ],
       call: (inputs, options) => layer().forward(inputs, options),
     },
     step: {
@@ -307,10 +318,14 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       call: (tokens, given, options) => model().step(tokens, given, options),
     },
     backward: {
-      arguments: () => [{ query: x }, x, {
-        ...{ causal: 'topLeft', softcap: 2, heads: { scales: new Float32Array([1, 0.5]) } },
-        keyPaddingBlocked: { shape: [1, 3], data: new Uint8Array(3) },
-      }],
+      arguments: () => [
+        { query: x },
+        x,
+        {
+          ...{ causal: 'topLeft', softcap: 2, heads: { scales: new Float32Array([1, 0.5]) } },
+          keyPaddingBlocked: { shape: [1, 3], data: new Uint8Array(3) },
+        },
+      ],
       call: (inputs, dOut, options) => layer().backward(inputs, dOut, options),
     },
     blockBackward: {
@@ -362,10 +377,12 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       call: (options) => train(options).paused,
     },
     experiment: {
-      arguments: () => [{
-        ...{ kind: 'induction', numHeads: 2, numLayers: 1, seed: 2, positions: 'alibi', steps: 3, batch: 1 },
-        ...{ learningRate: 0.01, recompute: true },
-      }],
+      arguments: () => [
+        {
+          ...{ kind: 'induction', numHeads: 2, numLayers: 1, seed: 2, positions: 'alibi', steps: 3, batch: 1 },
+          ...{ learningRate: 0.01, recompute: true },
+        },
+      ],
       call: (options) => {
         using made = createExperiment(mh, options);
         using logits = made.model.forward(Int32Array.of(1, 2)).logits;
@@ -405,7 +422,10 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     scope: { arguments: () => [{ a: [1], b: q }], call: (result) => mh.scope(() => (mh.zeros([3]), result)) },
     readSafetensors: { arguments: () => [file], call: (bytes) => readSafetensors(bytes) },
     writeSafetensors: {
-      arguments: () => [{ a: q, b: tensor('k', k) }, { dtype: 'f16', metadata: { a: 'b' } }],
+      arguments: () => [
+        { a: q, b: tensor('k', k) },
+        { dtype: 'f16', metadata: { a: 'b' } },
+      ],
       call: (given, options) => writeSafetensors(given, options),
     },
     gpt2Config: { arguments: () => [gpt2, 2], call: (dict, heads) => gpt2Config(dict, heads) },

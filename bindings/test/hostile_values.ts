@@ -95,15 +95,10 @@ function gone(mh: Multihead): object {
   return tensor;
 }
 
-const tensorLikes: ((mh: Multihead) => object)[] = [
-  (mh) => new Proxy(gone(mh), {}),
-  (mh) => Object.create(gone(mh)) as object,
-];
+const tensorLikes: ((mh: Multihead) => object)[] = [(mh) => new Proxy(gone(mh), {}), (mh) => Object.create(gone(mh)) as object];
 
 const isPlain = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' &&
-  value !== null &&
-  (Array.isArray(value) || Object.getPrototypeOf(value) === Object.prototype);
+  typeof value === 'object' && value !== null && (Array.isArray(value) || Object.getPrototypeOf(value) === Object.prototype);
 
 interface Place {
   readonly holder: Record<string, unknown>;
@@ -113,19 +108,14 @@ interface Place {
 /** Every property in a tree of plain objects and arrays. */
 export function placesIn(tree: unknown): Place[] {
   if (!isPlain(tree)) return [];
-  return Object.keys(tree).flatMap((name) => [
-    { holder: tree, name },
-    ...placesIn(tree[name]),
-  ]);
+  return Object.keys(tree).flatMap((name) => [{ holder: tree, name }, ...placesIn(tree[name])]);
 }
 
 /** A copy of a tree; typed arrays and objects of classes are shared. */
 export function copied<T>(tree: T): T {
   if (Array.isArray(tree)) return tree.map(copied) as T;
   if (!isPlain(tree)) return tree;
-  return Object.fromEntries(
-    Object.entries(tree).map(([name, each]) => [name, copied(each)]),
-  ) as T;
+  return Object.fromEntries(Object.entries(tree).map(([name, each]) => [name, copied(each)])) as T;
 }
 
 /** Replaces a value by another kind of object with the same contents. */

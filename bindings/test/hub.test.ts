@@ -18,7 +18,10 @@ const config = readFileSync(join(golden, 'config.json'));
 const weights = readFileSync(join(golden, 'model.safetensors'));
 /** More than one piece, of which the model needs the begin. */
 const large = Buffer.from(
-  writeSafetensors({ ...readSafetensors(weights).tensors, zzz: { dtype: 'F32', shape: [3 * 2 ** 20], data: new Float32Array(3 * 2 ** 20) } } as never),
+  writeSafetensors({
+    ...readSafetensors(weights).tensors,
+    zzz: { dtype: 'F32', shape: [3 * 2 ** 20], data: new Float32Array(3 * 2 ** 20) },
+  } as never),
 );
 const piece = 2 ** 23;
 
@@ -51,10 +54,13 @@ async function answer(request: IncomingMessage, response: ServerResponse): Promi
   }
   if (org === 'api') {
     const bytes = files[name.split('/').slice(1).join('/')] as Buffer;
-    return void response.writeHead(200, { etag: '"small"', 'x-repo-commit': commit, 'content-length': bytes.length }).end(request.method === 'HEAD' ? '' : bytes);
+    return void response
+      .writeHead(200, { etag: '"small"', 'x-repo-commit': commit, 'content-length': bytes.length })
+      .end(request.method === 'HEAD' ? '' : bytes);
   }
   requests.push(`${request.method} ${revision}/${name}${request.headers.range ? ` ${request.headers.range}` : ''}`);
-  if (org !== 'org' || repo !== 'tiny' || kind !== 'resolve') return void response.writeHead(401, { 'x-error-code': 'RepoNotFound' }).end('Invalid username or password.');
+  if (org !== 'org' || repo !== 'tiny' || kind !== 'resolve')
+    return void response.writeHead(401, { 'x-error-code': 'RepoNotFound' }).end('Invalid username or password.');
   const common = { 'x-repo-commit': commit };
   if (files[name] === undefined) return void response.writeHead(404, { ...common, 'x-error-code': 'EntryNotFound' }).end('Entry not found');
   if (name.endsWith('.safetensors')) {
@@ -83,7 +89,14 @@ afterAll(() => {
 beforeEach(() => {
   cache = mkdtempSync(join(root, 'cache-'));
   process.env['XDG_CACHE_HOME'] = cache;
-  [commit, files, requests, isDown, etag, breaksAt] = [commits[0], { 'config.json': config, 'model.safetensors': weights }, [], false, '"1"', Infinity];
+  [commit, files, requests, isDown, etag, breaksAt] = [
+    commits[0],
+    { 'config.json': config, 'model.safetensors': weights },
+    [],
+    false,
+    '"1"',
+    Infinity,
+  ];
   before = async () => {};
 });
 
@@ -214,7 +227,10 @@ describe('openModel("ORG/NAME")', () => {
 
   it('keeps a model in the Cache API where there is no file system, else in memory', async () => {
     const entries = new Map<string, Response>();
-    const room = { match: async (key: string) => entries.get(key)?.clone(), put: async (key: string, response: Response) => void entries.set(key, response) };
+    const room = {
+      match: async (key: string) => entries.get(key)?.clone(),
+      put: async (key: string, response: Response) => void entries.set(key, response),
+    };
     const { getBuiltinModule } = process;
     const open = async (local: boolean): Promise<Buffer> => {
       const options = { revision: 'main', host, local, signal: undefined, onFetch: undefined };

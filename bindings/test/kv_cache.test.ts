@@ -64,18 +64,12 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       const k = filled(r, 1, numKvHeads, tokens, width);
       const v = filled(r, 1, numKvHeads, tokens, valueDim);
       const windowed = layout === 'ring' ? { window: { left: window } } : {};
-      const model = new CacheModel(
-        { batch: 1, numKvHeads, headDim: width, valueDim, capacity: tokens },
-        'contiguous',
-        dtype,
-      );
+      const model = new CacheModel({ batch: 1, numKvHeads, headDim: width, valueDim, capacity: tokens }, 'contiguous', dtype);
       model.append(k, v, [tokens]);
-      const onePass = reference.attention(
-        q,
-        model.tensor(model.keys, width),
-        model.tensor(model.values, valueDim),
-        { causal: 'topLeft', ...windowed },
-      );
+      const onePass = reference.attention(q, model.tensor(model.keys, width), model.tensor(model.values, valueDim), {
+        causal: 'topLeft',
+        ...windowed,
+      });
       // A ring with no more capacity than the window needs.
       const capacity = layout === 'ring' ? window + 1 : tokens;
       mh.scope(() => {
@@ -87,9 +81,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
           mh.scope(() => {
             const row = ({ shape, data }: typeof q) => {
               const [, rowHeads = 0, rows = 0, d = 0] = shape;
-              const parts = Array.from({ length: rowHeads }, (_, h) => [
-                ...data.subarray((h * rows + i) * d, (h * rows + i + 1) * d),
-              ]);
+              const parts = Array.from({ length: rowHeads }, (_, h) => [...data.subarray((h * rows + i) * d, (h * rows + i + 1) * d)]);
               return { shape: [1, rowHeads, 1, d], data: Float32Array.from(parts.flat()) };
             };
             cache.append(row(k), row(v));
@@ -102,9 +94,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
               const at = h * tokens + i;
               const wanted = onePass.out.subarray(at * valueDim, (at + 1) * valueDim);
               const got = out.data.subarray(h * valueDim, (h + 1) * valueDim);
-              expect(reference.maxDifference(got, wanted), `head ${h}, token ${i}`).toBeLessThan(
-                2e-6,
-              );
+              expect(reference.maxDifference(got, wanted), `head ${h}, token ${i}`).toBeLessThan(2e-6);
               expect(lse.data[h]).toBeCloseTo(onePass.lse[at] as number, 5);
             }
           });
@@ -114,35 +104,31 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       });
     });
 
-    it(
-      `agrees with float64 after any appends, truncations and masks (MULTIHEAD_SEED=${runSeed})`,
-      { timeout: 0 },
-      () => {
-        for (let session = 0; session < caseCount(6); session += 1) {
-          const seed = runSeed + session;
-          const r = random(seed);
-          const numKvHeads = r.int(1, 2);
-          const heads = numKvHeads * r.pick([1, 2]);
-          const [batch, capacity] = [r.int(1, 3), r.pick([1, 7, 20, 70])];
-          const [headDim, valueDim] = [r.pick([1, 4, 8, 33]), r.pick([1, 5, 8])];
-          const config = { batch, numKvHeads, headDim, valueDim, capacity };
-          const model = new CacheModel(config, layout, dtype);
-          mh.scope(() => {
-            const pageSize = r.pick([1, 3, 16]);
-            const paged = layout === 'paged' ? { pageSize } : {};
-            const cache = mh.createCache({ ...config, ...paged, layout, dtype });
-            for (let step = 0; step < 8; step += 1) {
-              const label = `seed ${seed}, step ${step}: ${JSON.stringify({ ...config, ...paged })}`;
-              mh.scope(() => {
-                change(r, cache, model);
-                compare(r, cache, model, heads, label);
-              });
-            }
-          });
-        }
-        expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
-      },
-    );
+    it(`agrees with float64 after any appends, truncations and masks (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+      for (let session = 0; session < caseCount(6); session += 1) {
+        const seed = runSeed + session;
+        const r = random(seed);
+        const numKvHeads = r.int(1, 2);
+        const heads = numKvHeads * r.pick([1, 2]);
+        const [batch, capacity] = [r.int(1, 3), r.pick([1, 7, 20, 70])];
+        const [headDim, valueDim] = [r.pick([1, 4, 8, 33]), r.pick([1, 5, 8])];
+        const config = { batch, numKvHeads, headDim, valueDim, capacity };
+        const model = new CacheModel(config, layout, dtype);
+        mh.scope(() => {
+          const pageSize = r.pick([1, 3, 16]);
+          const paged = layout === 'paged' ? { pageSize } : {};
+          const cache = mh.createCache({ ...config, ...paged, layout, dtype });
+          for (let step = 0; step < 8; step += 1) {
+            const label = `seed ${seed}, step ${step}: ${JSON.stringify({ ...config, ...paged })}`;
+            mh.scope(() => {
+              change(r, cache, model);
+              compare(r, cache, model, heads, label);
+            });
+          }
+        });
+      }
+      expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+    });
 
     it('truncates: tokens that were removed have no effect', () => {
       const r = random(52);
@@ -199,23 +185,12 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     }
   }
 
-  function compare(
-    r: Random,
-    cache: KVCache,
-    model: CacheModel,
-    heads: number,
-    label: string,
-  ): void {
+  function compare(r: Random, cache: KVCache, model: CacheModel, heads: number, label: string): void {
     const { batch, headDim, valueDim } = model.config;
     const queries = r.pick([1, 1, 3, 9]);
     const q = filled(r, batch, heads, queries, headDim);
     const { options, plain, captures } = randomAttend(r, model, heads, queries);
-    const expected = reference.attention(
-      q,
-      model.tensor(model.keys, headDim),
-      model.tensor(model.values, valueDim),
-      plain,
-    );
+    const expected = reference.attention(q, model.tensor(model.keys, headDim), model.tensor(model.values, valueDim), plain);
     const allowed = tolerance(headDim, plain as object, expected);
     if (options.window && model.loses(queries, options.window.left)) {
       expectRefused(mh, () => cache.attend(q, options), 'E_OPTION', 'q', 'ring');
@@ -225,12 +200,8 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     const text = `${label}, ${JSON.stringify(plain, (_, x: unknown) => (typeof x === 'bigint' ? `${x}n` : x))}`;
     const extents = [batch, heads, queries, model.longest] as const;
     const survivors = 1 - (options.dropout?.probability ?? 0);
-    const near = (
-      name: string,
-      got: ArrayLike<number>,
-      wanted: ArrayLike<number>,
-      limit = allowed,
-    ) => expect(reference.maxDifference(got, wanted), `${name}, ${text}`).toBeLessThan(limit);
+    const near = (name: string, got: ArrayLike<number>, wanted: ArrayLike<number>, limit = allowed) =>
+      expect(reference.maxDifference(got, wanted), `${name}, ${text}`).toBeLessThan(limit);
     near('out', result.out.data, expected.out, allowed / survivors);
     near('lse', result.lse?.data ?? [], expected.lse, 4 * allowed);
     near('weights', result.weights?.data ?? [], expected.weights);
@@ -282,9 +253,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
 
   it('takes less memory with smaller dtypes', () => {
     mh.scope(() => {
-      const bytes = dtypes.map(
-        (dtype) => mh.createCache({ numKvHeads: 4, headDim: 64, capacity: 100, dtype }).bytes,
-      );
+      const bytes = dtypes.map((dtype) => mh.createCache({ numKvHeads: 4, headDim: 64, capacity: 100, dtype }).bytes);
       const [f32 = 0, f16 = 0, bf16 = 0, int8 = 0] = bytes;
       expect(f16).toBeLessThan(0.51 * f32);
       expect(bf16).toBe(f16);
@@ -299,8 +268,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
         ...{ batch: 2, numKvHeads: 1, headDim: 4, capacity: 12 },
         ...{ layout: 'paged', pageSize: 4, pages: 4 },
       });
-      const append = (first: number, second: number) =>
-        cache.append(token(12), token(12), new Int32Array([first, second]));
+      const append = (first: number, second: number) => cache.append(token(12), token(12), new Int32Array([first, second]));
       append(12, 4);
       expect(errorOf(() => append(0, 1))).toMatchObject({ code: 'E_OPTION', argument: 'k' });
       expect([cache.length(0), cache.length(1)]).toEqual([12, 4]);

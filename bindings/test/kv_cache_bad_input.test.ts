@@ -61,8 +61,7 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
 
     /** Expects the cache to give the same results as before. */
     function expectUnchanged(cache: KVCache, fn: () => void): void {
-      const attend = () =>
-        mh.scope(() => cache.attend(tokens(1), { causal: 'bottomRight' }).out.data.slice());
+      const attend = () => mh.scope(() => cache.attend(tokens(1), { causal: 'bottomRight' }).out.data.slice());
       const before = attend();
       fn();
       expect([cache.length(0), cache.length(1)]).toEqual([3, 1]);
@@ -72,26 +71,18 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
     it('tokens that do not fit, and leaves the cache unchanged', () => {
       withCache((cache) =>
         expectUnchanged(cache, () => {
-          const append = (k: unknown, v: unknown, counts?: unknown) => () =>
-            cache.append(k as never, v as never, counts as never);
+          const append = (k: unknown, v: unknown, counts?: unknown) => () => cache.append(k as never, v as never, counts as never);
           expectRefused(mh, append(tokens(1, 7), tokens(1)), 'E_SHAPE', 'k', '8', '7');
           expectRefused(mh, append(tokens(1), tokens(1, 7)), 'E_SHAPE', 'v', '8', '7');
           expectRefused(mh, append(tokens(1), tokens(2)), 'E_SHAPE', 'v');
           expectRefused(mh, append(filled(random(1), 2, 1, 8), tokens(1)), 'E_SHAPE', 'k');
           expectRefused(mh, append(filled(random(1), 1, 2, 1, 8), tokens(1)), 'E_SHAPE', 'k');
-          const counts = (...values: number[]) =>
-            append(tokens(2), tokens(2), new Int32Array(values));
+          const counts = (...values: number[]) => append(tokens(2), tokens(2), new Int32Array(values));
           expectRefused(mh, counts(1), 'E_SHAPE', 'counts', '2', '1');
           expectRefused(mh, counts(), 'E_SHAPE', 'counts', '2');
           expectRefused(mh, counts(0, 3), 'E_OPTION', 'counts', '2', '3');
           expectRefused(mh, counts(0, -1), 'E_OPTION', 'counts', '-1');
-          expectRefused(
-            mh,
-            append(tokens(1), tokens(1), [1, 1]),
-            'E_OPTION',
-            'counts',
-            'Int32Array',
-          );
+          expectRefused(mh, append(tokens(1), tokens(1), [1, 1]), 'E_OPTION', 'counts', 'Int32Array');
           expectRefused(mh, append([1], tokens(1)), 'E_OPTION', 'k');
           if (layout === 'ring') return;
           expectRefused(mh, counts(2, 0), 'E_OPTION', 'k', '4', '3');
@@ -127,13 +118,7 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
           expectRefused(mh, attend({}, filled(random(1), 2, 1, 8)), 'E_SHAPE', 'q', 'N_q');
           expectRefused(mh, attend({ causal: 'topLeft' }), 'E_OPTION', 'causal', 'bottomRight');
           expectRefused(mh, attend({ causal: { offset: 3 } }), 'E_OPTION', 'causal');
-          expectRefused(
-            mh,
-            attend({ kvLengths: new Int32Array(2) }),
-            'E_OPTION',
-            'kvLengths',
-            'knows',
-          );
+          expectRefused(mh, attend({ kvLengths: new Int32Array(2) }), 'E_OPTION', 'kvLengths', 'knows');
           expectRefused(mh, attend({ rope: { style: 'half' } }), 'E_OPTION', 'rope', 'rotate()');
           expectRefused(mh, attend({ qkNorm: {} }), 'E_OPTION', 'qkNorm', 'append()');
           const window = { left: 1, align: 'topLeft' };

@@ -91,9 +91,7 @@ describe.each(builds)('latentAttention, %s', async (simd) => {
         causal: r.pick([false, 'bottomRight', 'topLeft'] as const),
         ...randomScoring(r, s.heads),
         ...randomDropout(r),
-        ...(masked
-          ? { kvLengths: Int32Array.from({ length: s.batch }, () => r.int(0, s.keys)) }
-          : {}),
+        ...(masked ? { kvLengths: Int32Array.from({ length: s.batch }, () => r.int(0, s.keys)) } : {}),
         ...(r.next() < 0.3 ? { bias: filled(r, s.queries, s.keys) } : {}),
         ...(r.next() < 0.3 ? { window: { left: 4 } } : {}),
       };
@@ -101,22 +99,15 @@ describe.each(builds)('latentAttention, %s', async (simd) => {
       const expected = reference.attention(q, k, v, options);
       // Sums over the rank add rounding errors to those over the head dim.
       const allowed = 4 * tolerance(s.nope + s.rope, options, expected);
-      const label = `seed ${runSeed + round}: ${JSON.stringify(
-        { ...s, ...options },
-        (_, x: unknown) => (typeof x === 'bigint' ? String(x) : x),
-      )}`;
+      const label = `seed ${runSeed + round}: ${JSON.stringify({ ...s, ...options }, (_, x: unknown) => (typeof x === 'bigint' ? String(x) : x))}`;
       for (const form of ['expanded', 'absorbed'] as const) {
         mh.scope(() => {
           const call = { ...options, form, return: ['lse', 'weights'] as const };
           const { out, lse, weights } = mh.latentAttention(inputs, call);
           expect(out.shape, label).toEqual([s.batch, s.heads, s.queries, s.value]);
           const survivors = 1 - (options.dropout?.probability ?? 0);
-          expect(reference.maxDifference(out.data, expected.out), `${form}, ${label}`).toBeLessThan(
-            allowed / survivors,
-          );
-          expect(reference.maxDifference(weights.data, expected.weights), label).toBeLessThan(
-            allowed,
-          );
+          expect(reference.maxDifference(out.data, expected.out), `${form}, ${label}`).toBeLessThan(allowed / survivors);
+          expect(reference.maxDifference(weights.data, expected.weights), label).toBeLessThan(allowed);
           expect(reference.maxDifference(lse.data, expected.lse), label).toBeLessThan(4 * allowed);
         });
       }
@@ -127,10 +118,7 @@ describe.each(builds)('latentAttention, %s', async (simd) => {
   describe('refuses', () => {
     const sizes = { batch: 2, heads: 3, queries: 4, keys: 5, nope: 6, rope: 2, rank: 7, value: 8 };
     const inputs = inputsOf(random(1), sizes);
-    const wrong = (name: string, ...shape: number[]) => [
-      name,
-      { [name]: filled(random(2), ...shape) },
-    ];
+    const wrong = (name: string, ...shape: number[]) => [name, { [name]: filled(random(2), ...shape) }];
 
     it.each(
       [
@@ -166,8 +154,7 @@ describe.each(builds)('latentAttention, %s', async (simd) => {
     });
 
     it('inputs that are missing, unknown or of another dtype', () => {
-      const call = (changes: object) => () =>
-        mh.latentAttention({ ...inputs, ...changes } as never, { form: 'expanded' });
+      const call = (changes: object) => () => mh.latentAttention({ ...inputs, ...changes } as never, { form: 'expanded' });
       expectRefused(mh, call({ wUv: undefined }), 'E_OPTION', 'wUv');
       expectRefused(mh, call({ wQ: inputs.wUk }), 'E_OPTION', 'wQ', 'wUk');
       const half = { shape: [2, 5, 7], data: new Uint16Array(70), dtype: 'bf16' };

@@ -25,7 +25,13 @@ const floats = (seed: number, count: number): Float32Array => random(seed).float
 const parameters: StateDict = Object.fromEntries(
   Object.entries(shapes).map(([name, shape], index) => [
     name,
-    { shape, data: floats(runSeed + index, shape.reduce((a, b) => a * b)) },
+    {
+      shape,
+      data: floats(
+        runSeed + index,
+        shape.reduce((a, b) => a * b),
+      ),
+    },
   ]),
 );
 
@@ -89,12 +95,7 @@ describe.each(builds)(`latent module, %s (MULTIHEAD_SEED=${runSeed})`, async (si
       expectRefused(mh, () => mh.multiHeadAttention({ ...config, ...more }), 'E_OPTION', argument);
     }
     for (const name of ['qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const) {
-      expectRefused(
-        mh,
-        () => mh.multiHeadAttention({ embedDim: 8, numHeads: 2, [name]: 2 }),
-        'E_OPTION',
-        name,
-      );
+      expectRefused(mh, () => mh.multiHeadAttention({ embedDim: 8, numHeads: 2, [name]: 2 }), 'E_OPTION', name);
     }
     mh.scope(() => {
       const { 'o_proj.weight': _, ...rest } = parameters;

@@ -12,13 +12,7 @@ describe.each(builds)('linear, %s', async (simd) => {
     for (let round = 0; round < 60; round += 1) {
       const r = random(runSeed + round);
       const [inWidth, outWidth] = [r.pick([1, 3, 8, 33, 130]), r.pick([1, 5, 16, 67])];
-      const leading = r.pick([
-        [],
-        [r.int(1, 40)],
-        [r.int(1, 3), r.int(1, 9)],
-        [2, r.int(1, 3), 4],
-        [0],
-      ]);
+      const leading = r.pick([[], [r.int(1, 40)], [r.int(1, 3), r.int(1, 9)], [2, r.int(1, 3), 4], [0]]);
       const shape = [...leading, inWidth];
       const x = { shape, data: r.floats(product(shape)) };
       const weight = { shape: [outWidth, inWidth], data: r.floats(outWidth * inWidth) };
@@ -28,9 +22,7 @@ describe.each(builds)('linear, %s', async (simd) => {
         const y = mh.linear(x, weight, { bias });
         const label = `seed ${runSeed + round}: x (${shape}), weight (${weight.shape})`;
         expect(y.shape, label).toEqual([...leading, outWidth]);
-        expect(reference.maxDifference(y.data, expected), label).toBeLessThan(
-          1e-6 * (8 + inWidth / 8),
-        );
+        expect(reference.maxDifference(y.data, expected), label).toBeLessThan(1e-6 * (8 + inWidth / 8));
       });
     }
     expect(mh.memory().live).toBe(0);
@@ -51,34 +43,14 @@ describe.each(builds)('linear, %s', async (simd) => {
     const x = tensor(3, 4);
     expectRefused(mh, () => mh.linear(x, tensor(5, 3)), 'E_SHAPE', 'weight', '4', '3');
     expectRefused(mh, () => mh.linear(x, tensor(4)), 'E_SHAPE', 'weight', '(out, in)');
-    expectRefused(
-      mh,
-      () => mh.linear(x, tensor(5, 4), { bias: tensor(4) }),
-      'E_SHAPE',
-      'bias',
-      '5',
-      '4',
-    );
-    expectRefused(
-      mh,
-      () => mh.linear(x, tensor(5, 4), { biass: tensor(5) } as never),
-      'E_OPTION',
-      'biass',
-      'bias',
-    );
+    expectRefused(mh, () => mh.linear(x, tensor(5, 4), { bias: tensor(4) }), 'E_SHAPE', 'bias', '5', '4');
+    expectRefused(mh, () => mh.linear(x, tensor(5, 4), { biass: tensor(5) } as never), 'E_OPTION', 'biass', 'bias');
     const none = { shape: [2 ** 16, 2 ** 16, 0], data: new Float32Array() };
     const noWeight = { shape: [0, 0], data: new Float32Array() };
     expectRefused(mh, () => mh.linear(none, noWeight), 'E_SHAPE', 'x', 'extents below 2³¹', '4294967296');
     mh.scope(() => {
       const out = mh.zeros([3, 6]);
-      expectRefused(
-        mh,
-        () => mh.linear(x, tensor(5, 4), { out }),
-        'E_SHAPE',
-        'out',
-        '(3, 5)',
-        '(3, 6)',
-      );
+      expectRefused(mh, () => mh.linear(x, tensor(5, 4), { out }), 'E_SHAPE', 'out', '(3, 5)', '(3, 6)');
       const square = mh.zeros([4, 4]);
       expectRefused(mh, () => mh.linear(square, tensor(4, 4), { out: square }), 'E_OPTION', 'out');
     });

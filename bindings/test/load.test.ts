@@ -73,8 +73,7 @@ describe('load', () => {
       else if (request.url === '/gzip.wasm') {
         const packed = gzipSync(wasm);
         response.writeHead(200, { 'content-encoding': 'gzip', 'content-length': packed.length }).end(packed);
-      }
-      else if (request.url === '/page') response.end('<!doctype html><title>Not the file</title>');
+      } else if (request.url === '/page') response.end('<!doctype html><title>Not the file</title>');
       else if (request.url === '/truncated.wasm') response.end(wasm.subarray(0, 1000));
       else if (request.url !== '/never.wasm') response.writeHead(404).end('no');
     });
@@ -112,7 +111,7 @@ describe('load', () => {
     }
   });
 
-  it("refuses a module of the other build, of another version, and of another program", async () => {
+  it('refuses a module of the other build, of another version, and of another program', async () => {
     const bytes = new Uint8Array(await readFile(wasmUrlOfBuild));
     const other = new URL('../dist/multihead-relaxed.wasm', import.meta.url);
     await expect(load({ simd, wasm: other })).rejects.toMatchObject({
@@ -156,10 +155,7 @@ describe('load', () => {
     ['a Response', () => fetch(`${origin}/ok.wasm`)],
     ['a Uint8Array', async () => new Uint8Array(await readFile(wasmUrlOfBuild))],
     ['an ArrayBuffer', async () => new Uint8Array(await readFile(wasmUrlOfBuild)).buffer],
-    [
-      'a WebAssembly.Module',
-      async () => WebAssembly.compile(new Uint8Array(await readFile(wasmUrlOfBuild))),
-    ],
+    ['a WebAssembly.Module', async () => WebAssembly.compile(new Uint8Array(await readFile(wasmUrlOfBuild)))],
   ])('takes the .wasm from %s', async (kind, source) => {
     const mh = await load({ simd, wasm: await source() });
     expectWorks(mh);
@@ -172,16 +168,8 @@ describe('load', () => {
     ['a page of HTML', () => `${origin}/page`, /\/page.*not a WebAssembly file.*HTML/],
     ['half a file', () => `${origin}/truncated.wasm`, /truncated\.wasm/],
     ['a server that does not answer', () => 'http://127.0.0.1:9/x.wasm', /127\.0\.0\.1:9\/x\.wasm/],
-    [
-      'a path that does not exist',
-      () => '/nowhere/multihead.wasm',
-      /\/nowhere\/multihead\.wasm.*ENOENT/,
-    ],
-    [
-      'a URL that does not exist',
-      () => pathToFileURL('/nowhere/x.wasm'),
-      /\/nowhere\/x\.wasm.*ENOENT/,
-    ],
+    ['a path that does not exist', () => '/nowhere/multihead.wasm', /\/nowhere\/multihead\.wasm.*ENOENT/],
+    ['a URL that does not exist', () => pathToFileURL('/nowhere/x.wasm'), /\/nowhere\/x\.wasm.*ENOENT/],
     ['bytes that are no module', () => new Uint8Array([1, 2, 3]), /bytes given.*3 bytes/],
     ['another module', () => emptyModule, /not multihead/],
     ['no bytes', () => new ArrayBuffer(0), /bytes given/],
@@ -213,7 +201,10 @@ describe('load', () => {
     const cancelled: string[] = [];
     /** A response that sends bytes without end. */
     const endless = (name: string, init: ResponseInit = {}): Response =>
-      new Response(new ReadableStream({ pull: (controller) => controller.enqueue(new Uint8Array(10)), cancel: () => void cancelled.push(name) }), init);
+      new Response(
+        new ReadableStream({ pull: (controller) => controller.enqueue(new Uint8Array(10)), cancel: () => void cancelled.push(name) }),
+        init,
+      );
     const wasm = { relaxed: endless('other build'), simd128: new Response(new Uint8Array(await readFile(wasmUrlOfBuild))) };
     expectWorks(await load({ simd, wasm }));
     const same = new Response(new Uint8Array(await readFile(wasmUrlOfBuild)));
@@ -232,7 +223,9 @@ describe('load', () => {
     const withoutAddress = createLoader(files, everything);
     await expect(withoutAddress()).rejects.toMatchObject({
       ...{ name: 'MultiheadError', code: 'E_LOAD', argument: 'wasm' },
-      message: expect.stringMatching(/address of this code is unknown \(Invalid URL.*\)\. Give load\(\) the file or the compiled module as wasm; see "Where it runs"/) as string,
+      message: expect.stringMatching(
+        /address of this code is unknown \(Invalid URL.*\)\. Give load\(\) the file or the compiled module as wasm; see "Where it runs"/,
+      ) as string,
     });
     expectWorks(await withoutAddress({ wasm: wasmUrlOfBuild, simd }));
     expect(urlFinder((build) => new URL(`./${build}.wasm`, undefined).href)()).toBe(undefined);
@@ -289,10 +282,7 @@ describe('load', () => {
 
   it('says what to do if a bundler has left out the files', async () => {
     const file = () => `${origin}/none.wasm`;
-    const without = createLoader(
-      () => ({ relaxed: file, simd128: file, advice: 'Do this' }),
-      everything,
-    );
+    const without = createLoader(() => ({ relaxed: file, simd128: file, advice: 'Do this' }), everything);
     await expect(without()).rejects.toMatchObject({
       ...{ code: 'E_LOAD', argument: 'wasm' },
       message: expect.stringMatching(/none\.wasm: HTTP status 404 Not Found\. Do this$/) as string,
@@ -367,7 +357,11 @@ describe('load', () => {
     const first = fresh({ onProgress: one });
     const second = fresh({ onProgress: other });
     const third = fresh({ onProgress: aborted, signal: controller.signal });
-    const failing = fresh({ onProgress: () => { throw new RangeError('on purpose'); } });
+    const failing = fresh({
+      onProgress: () => {
+        throw new RangeError('on purpose');
+      },
+    });
     controller.abort();
     await expect(third).rejects.toMatchObject({ code: 'E_ABORTED' });
     await expect(failing).rejects.toThrow(RangeError);
@@ -378,7 +372,13 @@ describe('load', () => {
     expect(aborted).not.toHaveBeenCalled();
     expect(await fresh({ onProgress: late })).toBe(await first);
     expect(late.mock.calls).toEqual([one.mock.lastCall]);
-    await expect(fresh({ onProgress: () => { throw new RangeError('on purpose'); } })).rejects.toThrow(RangeError);
+    await expect(
+      fresh({
+        onProgress: () => {
+          throw new RangeError('on purpose');
+        },
+      }),
+    ).rejects.toThrow(RangeError);
     expectWorks(await fresh());
   });
 
@@ -408,7 +408,10 @@ describe('load', () => {
     const module = await WebAssembly.compile(new Uint8Array(file));
     await expect(load({ simd, wasm: module, integrity: both })).rejects.toMatchObject({ code: 'E_OPTION', argument: 'integrity' });
     vi.stubGlobal('crypto', undefined);
-    await expect(load({ simd, integrity: both })).rejects.toMatchObject({ code: 'E_LOAD', message: expect.stringMatching(/integrity: .*subtle/) as string });
+    await expect(load({ simd, integrity: both })).rejects.toMatchObject({
+      code: 'E_LOAD',
+      message: expect.stringMatching(/integrity: .*subtle/) as string,
+    });
     vi.unstubAllGlobals();
   });
 

@@ -166,13 +166,6 @@ describe.each(builds)('memory, %s', (simd) => {
     ['more than the memory may grow to', [2 ** 30 - 64]],
   ])('refuses %s, and goes on', (_, shape) => {
     const bytes = shape.reduce((a, b) => a * b, 4);
-    expectRefused(
-      mh,
-      () => mh.zeros(shape),
-      'E_MEMORY',
-      'zeros',
-      String(bytes),
-      String(mh.memory().heap),
-    );
+    expectRefused(mh, () => mh.zeros(shape), 'E_MEMORY', 'zeros', String(bytes), String(mh.memory().heap));
   });
 });

@@ -6,11 +6,7 @@ import { caseCount, filled } from './random_case.ts';
 import * as reference from './reference.ts';
 
 /** Keys first to last − 1 of (B, H, N, d). */
-function keysOf(
-  { shape, data }: { shape: number[]; data: Float32Array },
-  first: number,
-  last: number,
-) {
+function keysOf({ shape, data }: { shape: number[]; data: Float32Array }, first: number, last: number) {
   const [batch = 0, heads = 0, keys = 0, width = 0] = shape;
   const part = new Float32Array(batch * heads * (last - first) * width);
   for (let bh = 0; bh < batch * heads; bh += 1) {
@@ -65,8 +61,7 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
       const tensor = (...shape: number[]) => mh.zeros(shape);
       const a = { out: tensor(1, 2, 3, 4), lse: tensor(1, 2, 3) };
       const b = { out: plain(1, 2, 3, 4), lse: plain(1, 2, 3) };
-      const call = (x: unknown, y: unknown) => () =>
-        mh.mergeAttention(x as PartialAttention<Tensor>, y as PartialAttention);
+      const call = (x: unknown, y: unknown) => () => mh.mergeAttention(x as PartialAttention<Tensor>, y as PartialAttention);
       expectRefused(mh, call(b, a), 'E_OPTION', 'a.out', 'same load()');
       expectRefused(mh, call({ out: a.out }, b), 'E_OPTION', 'a.lse', "'lse'");
       expectRefused(mh, call(a, { lse: b.lse }), 'E_OPTION', 'b.out');
@@ -76,13 +71,7 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
       expectRefused(mh, call({ ...a, lse: a.out }, b), 'E_OPTION', 'a.lse', 'the same as a.out');
       expectRefused(mh, call(a, { ...b, out: plain(1, 2, 3, 5) }), 'E_SHAPE', 'b.out', '4', '5');
       expectRefused(mh, call(a, { ...b, lse: plain(1, 2, 4) }), 'E_SHAPE', 'b.lse', '3', '4');
-      expectRefused(
-        mh,
-        call(a, { ...b, lse: plain(1, 2, 3, 1) }),
-        'E_SHAPE',
-        'b.lse',
-        '(B, H_q, N_q)',
-      );
+      expectRefused(mh, call(a, { ...b, lse: plain(1, 2, 3, 1) }), 'E_SHAPE', 'b.lse', '(B, H_q, N_q)');
       const half = mh.zeros([1, 2, 3, 4], { dtype: 'f16' });
       expectRefused(mh, call({ ...a, out: half }, b), 'E_OPTION', 'a.out', '"f32"', '"f16"');
       expectRefused(mh, call(a, { ...b, out: half }), 'E_OPTION', 'b.out', '"f16"');

@@ -216,7 +216,10 @@ describe.each(builds)('openModel, %s', (simd) => {
     const all = await model.attentions(ids);
     expect(all.shape).toEqual([numLayers, numHeads, 5, 5]);
     const [headsOfOne, oneHead] = [await model.attentions(ids, { layer: 1 }), await model.attentions(ids, { head: 1 })];
-    expect([headsOfOne.shape, oneHead.shape]).toEqual([[numHeads, 5, 5], [numLayers, 5, 5]]);
+    expect([headsOfOne.shape, oneHead.shape]).toEqual([
+      [numHeads, 5, 5],
+      [numLayers, 5, 5],
+    ]);
     for (let layer = 0; layer < numLayers; layer += 1) {
       for (let head = 0; head < numHeads; head += 1) {
         const { data, shape } = await model.attentions(ids, { layer, head });
@@ -295,7 +298,11 @@ describe.each(builds)('openModel, %s', (simd) => {
         const length = Number(bytes.readBigUInt64LE(0));
         const header = JSON.parse(bytes.toString('utf8', 8, 8 + length)) as Record<string, { data_offsets: [number, number] }>;
         const [tensor] = Object.keys(header).filter((each) => each.includes(part));
-        return bytes.fill(255, 8 + length + (header[tensor as string]?.data_offsets[1] as number) - 4, 8 + length + (header[tensor as string]?.data_offsets[1] as number));
+        return bytes.fill(
+          255,
+          8 + length + (header[tensor as string]?.data_offsets[1] as number) - 4,
+          8 + length + (header[tensor as string]?.data_offsets[1] as number),
+        );
       });
     const message = 'expected finite numbers, got NaN or an infinity, first in the output of';
     for (const workers of [undefined, 2]) {
@@ -337,19 +344,41 @@ describe('openModel', () => {
 
   it('refuses folders that lack a file, are truncated, or are no models', async () => {
     await refused(join(folder, 'none'), 'E_FORMAT', 'config.json');
-    await refused(filesOf('gpt2', (file, bytes) => (file.endsWith('.safetensors') ? undefined : bytes)), 'E_FORMAT', 'model.safetensors');
-    await refused(filesOf('gpt2', (file, bytes) => (file === 'config_v4.json' ? Buffer.from('{') : bytes)), 'E_FORMAT', 'config.json');
+    await refused(
+      filesOf('gpt2', (file, bytes) => (file.endsWith('.safetensors') ? undefined : bytes)),
+      'E_FORMAT',
+      'model.safetensors',
+    );
+    await refused(
+      filesOf('gpt2', (file, bytes) => (file === 'config_v4.json' ? Buffer.from('{') : bytes)),
+      'E_FORMAT',
+      'config.json',
+    );
     const half = (file: string, bytes: Buffer) => (file === 'model.safetensors' ? bytes.subarray(0, bytes.length / 2) : bytes);
     expect((await rejectionOf(openModel(filesOf('gpt2', half)))).code).toBe('E_FORMAT');
     const cut = (file: string, bytes: Buffer) => (file.endsWith('.safetensors') ? bytes.subarray(0, 100) : bytes);
     await refused(filesOf('gpt2', cut), 'E_FORMAT', 'model.safetensors: safetensors header');
-    await refused(filesOf('gpt2', config((json) => (json['model_type'] = 'mamba'))), 'E_OPTION', 'config.json: model_type');
+    await refused(
+      filesOf(
+        'gpt2',
+        config((json) => (json['model_type'] = 'mamba')),
+      ),
+      'E_OPTION',
+      'config.json: model_type',
+    );
     const unreadable = mkdtempSync(join(tmpdir(), 'multihead-model-'));
     cpSync(join(folder, 'gpt2', 'config.json'), join(unreadable, 'config.json'));
     mkdirSync(join(unreadable, 'model.safetensors'));
     await refused(unreadable, 'E_LOAD', 'model.safetensors');
     rmSync(unreadable, { recursive: true });
-    const wider = await rejectionOf(openModel(filesOf('gpt2', config((json) => (json['n_embd'] = 96)))));
+    const wider = await rejectionOf(
+      openModel(
+        filesOf(
+          'gpt2',
+          config((json) => (json['n_embd'] = 96)),
+        ),
+      ),
+    );
     expect(wider.code).toBe('E_FORMAT');
   });
 
@@ -370,7 +399,14 @@ describe('openModel', () => {
       ['llama3', 'rms_norm_eps', null],
       ['mistral', 'rope_scaling', 'linear'],
     ] as const) {
-      await refused(filesOf(name, config((json) => (json[setting] = value))), 'E_OPTION', `config.json: ${setting}`);
+      await refused(
+        filesOf(
+          name,
+          config((json) => (json[setting] = value)),
+        ),
+        'E_OPTION',
+        `config.json: ${setting}`,
+      );
     }
     const noType = config((json) => (json['rope_scaling'] = { factor: 4 }));
     await refused(filesOf('mistral', noType), 'E_OPTION', 'config.json: rope_scaling.rope_type');
@@ -379,13 +415,25 @@ describe('openModel', () => {
       ['llama3', 'eos_token_id', -1],
       ['bert', 'eos_token_id', '</s>'],
     ] as const) {
-      (await openModel(filesOf(name, config((json) => (json[setting] = value))))).dispose();
+      (
+        await openModel(
+          filesOf(
+            name,
+            config((json) => (json[setting] = value)),
+          ),
+        )
+      ).dispose();
     }
     expect((await other.logits([1, 2, 3])).data).toEqual(data);
   });
 
   it('takes images that are no multiple of a patch', async () => {
-    using model = await openModel(filesOf('vit', config((json) => (json['image_size'] = 13))));
+    using model = await openModel(
+      filesOf(
+        'vit',
+        config((json) => (json['image_size'] = 13)),
+      ),
+    );
     const { maxTokens, channels, embedDim } = model.info;
     const pixels = new Float32Array(channels * 13 * 13).fill(0.5);
     const { lastHiddenState } = await model.forward([], { return: ['lastHiddenState'], pixels });
@@ -558,7 +606,10 @@ describe('text', () => {
       { text: '', ends: true },
     ]);
     const others = new StopTexts(['</s>']);
-    expect(add(others, 'a<', 'b')).toEqual([{ text: 'a', ends: false }, { text: '<b', ends: false }]);
+    expect(add(others, 'a<', 'b')).toEqual([
+      { text: 'a', ends: false },
+      { text: '<b', ends: false },
+    ]);
     expect(add(others, '<')[0]).toEqual({ text: '', ends: false });
     expect(others.rest()).toBe('<');
   });
@@ -591,7 +642,10 @@ describe('text', () => {
   it('comes of messages by the chat template of the folder, by @huggingface/jinja', async () => {
     const own = folderWithTokenizer('llama3', 100);
     const change = (settings: object): void => writeFileSync(join(own, 'tokenizer_config.json'), JSON.stringify(settings));
-    const messages = [{ role: 'user', content: 'The cat' }, { role: 'assistant', content: 'sat' }];
+    const messages = [
+      { role: 'user', content: 'The cat' },
+      { role: 'assistant', content: 'sat' },
+    ];
     const spoken = "{{ bos_token }}{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}a{% endif %}";
     const idsOf = async (prompt = messages): Promise<readonly number[]> => {
       using model = await openModel(own);
@@ -602,7 +656,13 @@ describe('text', () => {
     };
     change({ chat_template: spoken, bos_token: '[BOS]' });
     expect(await idsOf()).toEqual([2, 4, 5, 7, 9]);
-    change({ chat_template: [{ name: 'tools', template: 'on' }, { name: 'default', template: spoken }], bos_token: { content: '[EOS]' } });
+    change({
+      chat_template: [
+        { name: 'tools', template: 'on' },
+        { name: 'default', template: spoken },
+      ],
+      bos_token: { content: '[EOS]' },
+    });
     expect(await idsOf()).toEqual([3, 4, 5, 7, 9]);
     // A file of its own counts first; it may begin like an HTML page.
     writeFileSync(join(own, 'chat_template.jinja'), '<{{ messages[0].content }}');

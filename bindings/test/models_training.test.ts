@@ -30,7 +30,9 @@ async function weightsOf(model: Model, dtype?: 'f16' | 'bf16'): Promise<StateDic
 }
 
 const bits = (state: StateDict) =>
-  Object.fromEntries(Object.entries(state).map(([name, { shape, data }]) => [name, [shape, Buffer.from((data as Float32Array).slice().buffer).toString('base64')]]));
+  Object.fromEntries(
+    Object.entries(state).map(([name, { shape, data }]) => [name, [shape, Buffer.from((data as Float32Array).slice().buffer).toString('base64')]]),
+  );
 
 describe.each(builds)('%s', (simd) => {
   let model: Model;
@@ -124,7 +126,10 @@ describe.each(builds)('%s', (simd) => {
     const { torch_dtype: _, dtype: __, ...given } = JSON.parse(readFileSync(join(text, 'config.json'), 'utf8')) as Record<string, unknown>;
     expect([dtype ?? type, rest]).toEqual(['bfloat16', given]);
     const written = '{"own": {"dtype": null, "factor": 8.0, "most": Infinity}, "_name": "a \\" {b",';
-    const stated = [...files.filter(({ name }) => name !== 'config.json'), new File([readFileSync(join(text, 'config.json'), 'utf8').replace('{', written)], 'config.json')];
+    const stated = [
+      ...files.filter(({ name }) => name !== 'config.json'),
+      new File([readFileSync(join(text, 'config.json'), 'utf8').replace('{', written)], 'config.json'),
+    ];
     using other = await openModel(stated, { simd });
     const saved = await (saveModel(other, { dtype: 'f16' }).find(({ name }) => name === 'config.json') as Blob).text();
     expect(saved).toContain(written.replace('null', '"float16"'));
@@ -159,7 +164,11 @@ describe.each(builds)('%s', (simd) => {
     ];
     const opened = await openModel(files, { simd, weights: 'f32' });
     const vector = await opened.embed(ids);
-    expect(saveModel(opened).map(({ name }) => name).sort()).toEqual(files.map(({ name }) => name).sort());
+    expect(
+      saveModel(opened)
+        .map(({ name }) => name)
+        .sort(),
+    ).toEqual(files.map(({ name }) => name).sort());
     using again = await openModel(saveModel(opened), { simd });
     expect(await again.embed(ids)).toEqual(vector);
     using trainer = opened.trainer({ learningRate: 0.01 });
@@ -222,7 +231,12 @@ describe.each(builds)('%s', (simd) => {
     let core: Core | undefined;
     Object.assign(modelContents, { createApi: (...given: Parameters<typeof createApi>) => (core = createApi(...given)) });
     try {
-      const openHere = createOpenModel(() => { throw new Error('wasm is given'); }, { make: () => undefined });
+      const openHere = createOpenModel(
+        () => {
+          throw new Error('wasm is given');
+        },
+        { make: () => undefined },
+      );
       const wasm = readFileSync(new URL(`../dist/multihead-models-${simd}.wasm`, import.meta.url));
       const bytes = (): number => (core as Core).runtime.heap.info().bytes;
       for (const layers of [undefined, [0]]) {
@@ -278,9 +292,11 @@ it('trains and saves in a worker of the caller', async () => {
       parentPort.postMessage({ losses, logits, files });
     });`;
   const worker = new Worker(code, { eval: true, workerData: { entry, folder: join(goldens, 'llama3'), tokens, targets, ids } });
-  const { losses, logits, files } = await new Promise<{ losses: number[]; logits: Float32Array; files: [string, ArrayBuffer][] }>((resolve, reject) => {
-    worker.on('message', resolve).on('error', reject);
-  });
+  const { losses, logits, files } = await new Promise<{ losses: number[]; logits: Float32Array; files: [string, ArrayBuffer][] }>(
+    (resolve, reject) => {
+      worker.on('message', resolve).on('error', reject);
+    },
+  );
   await worker.terminate();
   expect(losses[4]).toBeLessThan(losses[0] as number);
   const folder = mkdtempSync(join(tmpdir(), 'multihead-worker-'));

@@ -49,9 +49,7 @@ async function tokensOf(model: Model, prompt: number[], options: Parameters<Mode
 /** The results with a hash in place of each array: comparing them number by number takes most of the time of these tests. */
 const hashed = (results: unknown[]): unknown =>
   JSON.parse(
-    JSON.stringify(results, (_, value: unknown) =>
-      value instanceof Float32Array ? createHash('sha1').update(value).digest('hex') : value,
-    ),
+    JSON.stringify(results, (_, value: unknown) => (value instanceof Float32Array ? createHash('sha1').update(value).digest('hex') : value)),
   );
 
 /** Expects the bits of one thread from every method that computes. */
@@ -99,7 +97,10 @@ describe.each(builds)('a model in workers, %s', (simd) => {
     ['bert_masked', 2, 'f16', 3],
   ] as const)('wide %s: products that are divided, f32 by %d workers and %s by %d', async (name, all, weights, few) => {
     const source = wide(name, 5);
-    for (const [stored, workers] of [['f32', all], [weights, few]] as const) {
+    for (const [stored, workers] of [
+      ['f32', all],
+      [weights, few],
+    ] as const) {
       using one = await openModel(source, { simd, weights: stored });
       using model = await openModel(source, { simd, weights: stored, workers });
       await expectSame(model, one);
@@ -120,8 +121,7 @@ describe('openModel with workers', () => {
   it('takes files in every form', async () => {
     using one = await open({});
     const files = ['config.json', 'model.safetensors'].map((name) => new File([readFileSync(join(goldens, 'gpt2', name))], name));
-    const response = (file: File): Response =>
-      Object.defineProperty(new Response(file), 'url', { value: `https://example.org/gpt2/${file.name}` });
+    const response = (file: File): Response => Object.defineProperty(new Response(file), 'url', { value: `https://example.org/gpt2/${file.name}` });
     for (const source of [() => files, () => files.map(response), () => new URL(`file://${goldens}/gpt2`)]) {
       for (const workers of [1, 2]) {
         using model = await openModel(source(), { workers });
@@ -186,7 +186,8 @@ describe('openModel with workers', () => {
     for (const workers of [1, 2]) {
       using model = await open({ workers });
       const [wanted, got] = await Promise.all([one, model].map((of) => Promise.all(failures(of).map((each) => rejectionOf(each)))));
-      const parts = (errors: typeof wanted) => errors?.map(({ code, argument, expected, got, message }) => ({ code, argument, expected, got, message }));
+      const parts = (errors: typeof wanted) =>
+        errors?.map(({ code, argument, expected, got, message }) => ({ code, argument, expected, got, message }));
       expect(parts(got)).toEqual(parts(wanted));
       expect((await model.logits([1, 2])).data).toEqual((await one.logits([1, 2])).data);
     }
@@ -195,7 +196,8 @@ describe('openModel with workers', () => {
   it('refuses the folders that one thread refuses, and ends its workers', async () => {
     const file = (name: string, change: (bytes: Buffer) => Buffer = (bytes) => bytes): File =>
       new File([new Uint8Array(change(readFileSync(join(goldens, 'gpt2', name))))], name);
-    const config = (name: string, value: unknown) => (bytes: Buffer) => Buffer.from(JSON.stringify({ ...JSON.parse(bytes.toString()), [name]: value }));
+    const config = (name: string, value: unknown) => (bytes: Buffer) =>
+      Buffer.from(JSON.stringify({ ...JSON.parse(bytes.toString()), [name]: value }));
     const infinite = (bytes: Buffer): Buffer => Buffer.concat([bytes.subarray(0, -4), Buffer.from(Float32Array.of(Infinity).buffer)]);
     const sources = [
       [file('config.json')],

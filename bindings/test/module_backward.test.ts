@@ -37,9 +37,7 @@ describe.each(builds)('backward() of a module, %s', async (simd) => {
     const [q, k, v] = [numHeads * headDim, numKvHeads * headDim, numKvHeads * valueDim];
     const separate = kdim !== embed || vdim !== embed;
     const shapes: Record<string, number[]> = {
-      ...(separate
-        ? { q_proj_weight: [q, embed], k_proj_weight: [k, kdim], v_proj_weight: [v, vdim] }
-        : { in_proj_weight: [q + k + v, embed] }),
+      ...(separate ? { q_proj_weight: [q, embed], k_proj_weight: [k, kdim], v_proj_weight: [v, vdim] } : { in_proj_weight: [q + k + v, embed] }),
       ...(module.config.bias && { in_proj_bias: [q + k + v], 'out_proj.bias': [outDim] }),
       'out_proj.weight': [outDim, numHeads * valueDim],
       ...(config.addBiasKv && { bias_k: [1, 1, k], bias_v: [1, 1, v] }),

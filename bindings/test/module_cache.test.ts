@@ -14,12 +14,7 @@ interface Plain<A extends Float32Array | Uint8Array = Float32Array> {
 }
 
 /** Rows `first` to first + count − 1 along an axis. */
-function slice<A extends Float32Array | Uint8Array>(
-  { shape, data }: Plain<A>,
-  axis: number,
-  first: number,
-  count: number,
-): Plain<A> {
+function slice<A extends Float32Array | Uint8Array>({ shape, data }: Plain<A>, axis: number, first: number, count: number): Plain<A> {
   const extent = shape[axis] as number;
   const inner = product(shape.slice(axis + 1));
   const outer = product(shape.slice(0, axis));
@@ -38,12 +33,7 @@ function rowsSeen<A extends Float32Array | Uint8Array>(x: Plain<A>, done: number
 }
 
 /** A random layout that the module supports, with capacity for this many tokens. */
-function randomStorage(
-  r: Random,
-  config: ModuleConfig,
-  batch: number,
-  tokens: number,
-): ModuleCacheConfig {
+function randomStorage(r: Random, config: ModuleConfig, batch: number, tokens: number): ModuleCacheConfig {
   const left = config.window?.left ?? -1;
   const layout = r.pick(layouts.filter((each) => each !== 'ring' || left >= 0));
   if (layout === 'ring') return { batch, layout, capacity: left + r.int(1, 6) };
@@ -54,12 +44,7 @@ function randomStorage(
 }
 
 /** Random options of step() for all tokens at once: each step takes its rows from full masks. */
-function randomOptions(
-  r: Random,
-  { numHeads, headDim }: ModuleConfig,
-  batch: number,
-  tokens: number,
-) {
+function randomOptions(r: Random, { numHeads, headDim }: ModuleConfig, batch: number, tokens: number) {
   const mask = chance(r, 0.25) ? randomMask(r, [batch, 1, tokens, tokens]) : undefined;
   const bias = chance(r, 0.25) ? randomBias(r, [tokens, tokens]) : undefined;
   const options = {
@@ -82,91 +67,83 @@ function randomOptions(
 describe.each(builds)('the cache of a module, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  it(
-    `gives in steps what one causal pass gives (MULTIHEAD_SEED=${runSeed})`,
-    { timeout: 0 },
-    () => {
-      for (let round = 0; round < caseCount(80); round += 1) {
-        const r = random(runSeed + round);
-        const { given, config, dict } = randomModule(r, true);
-        const unbatched = chance(r, 0.15);
-        const [batch, tokens] = [unbatched ? 1 : r.int(1, 3), r.int(1, 24)];
-        const storage = randomStorage(r, config, batch, tokens);
-        const { mask, bias, options } = randomOptions(r, config, batch, tokens);
-        const x = filled(r, batch, tokens, config.embedDim);
-        const label = `seed ${runSeed + round}: ${described(given)}, x (${x.shape}), ${described(storage)}, ${described(options)}, ${mask ? 'mask' : ''} ${bias ? 'bias' : ''}`;
-        const laidOut = (part: Plain): Plain => {
-          if (unbatched) return { shape: part.shape.slice(1), data: part.data };
-          return config.batchFirst ? part : swapAxes(part);
-        };
-        const tokenAxis = unbatched || !config.batchFirst ? 0 : 1;
-        mh.scope(() => {
-          const module = mh.multiHeadAttention(given);
-          module.loadStateDict(dict);
-          const whole = module.forward(laidOut(x), {
-            ...(options as object),
-            ...({ causal: 'topLeft', mask, bias, return: ['weights', 'meanWeights'] } as const),
-          });
-          const expected = { shape: [...whole.output.shape], data: whole.output.data };
-          const cache = module.createCache(storage);
-          const twin = module.createCache(storage);
-          const size = expected.data.reduce((most, y) => Math.max(most, Math.abs(y)), 1);
-
-          /** Runs a step of n tokens, and compares it with the same rows of one pass. */
-          const step = (n: number): void => {
-            const done = cache.length();
-            const where = `tokens ${done} to ${done + n - 1}, ${label}`;
-            const stepOptions: StepOptions = {
-              ...(options as object),
-              ...(mask && { mask: rowsSeen(mask, done, n) }),
-              ...(bias && { bias: rowsSeen(bias, done, n) }),
-            };
-            mh.scope(() => {
-              const part = laidOut(slice(x, 1, done, n));
-              const result = module.step(part, cache, {
-                ...(stepOptions as object),
-                ...({ return: ['weights', 'meanWeights'], trace: true } as const),
-              });
-              expect(cache.length(), label).toBe(done + n);
-              const rows = slice(expected, tokenAxis, done, n);
-              expect(result.output.shape).toEqual(rows.shape);
-              expect(maxDifference(result.output.data, rows.data), where).toBeLessThan(2e-5 * size);
-              for (const name of ['weights', 'meanWeights'] as const) {
-                const wanted = rowsSeen(
-                  { shape: [...whole[name].shape], data: whole[name].data },
-                  done,
-                  n,
-                );
-                expect(result[name].shape, where).toEqual(wanted.shape);
-                const off = maxDifference(result[name].data, wanted.data);
-                expect(off, `${name}, ${where}`).toBeLessThan(2e-5);
-              }
-              expect(result.trace.weights.data, where).toEqual(result.weights.data);
-              expect(laidOut(result.trace.output).data, where).toEqual(result.output.data);
-              // Trace and weights do not change the output.
-              const plain = module.step(part, twin, stepOptions);
-              expect(plain.output.data, where).toEqual(result.output.data);
-              expect(plain.trace).toBeUndefined();
-            });
-          };
-
-          const ring = storage.layout === 'ring';
-          const most = ring ? storage.capacity - (config.window?.left ?? 0) : tokens;
-          const run = () => {
-            while (cache.length() < tokens) step(r.int(1, Math.min(most, tokens - cache.length())));
-          };
-          run();
-          // A ring has lost the overwritten tokens.
-          const back = ring ? tokens : r.int(0, tokens);
-          cache.truncate(back);
-          twin.truncate(back);
-          expect(cache.length(), label).toBe(back);
-          run();
+  it(`gives in steps what one causal pass gives (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+    for (let round = 0; round < caseCount(80); round += 1) {
+      const r = random(runSeed + round);
+      const { given, config, dict } = randomModule(r, true);
+      const unbatched = chance(r, 0.15);
+      const [batch, tokens] = [unbatched ? 1 : r.int(1, 3), r.int(1, 24)];
+      const storage = randomStorage(r, config, batch, tokens);
+      const { mask, bias, options } = randomOptions(r, config, batch, tokens);
+      const x = filled(r, batch, tokens, config.embedDim);
+      const label = `seed ${runSeed + round}: ${described(given)}, x (${x.shape}), ${described(storage)}, ${described(options)}, ${mask ? 'mask' : ''} ${bias ? 'bias' : ''}`;
+      const laidOut = (part: Plain): Plain => {
+        if (unbatched) return { shape: part.shape.slice(1), data: part.data };
+        return config.batchFirst ? part : swapAxes(part);
+      };
+      const tokenAxis = unbatched || !config.batchFirst ? 0 : 1;
+      mh.scope(() => {
+        const module = mh.multiHeadAttention(given);
+        module.loadStateDict(dict);
+        const whole = module.forward(laidOut(x), {
+          ...(options as object),
+          ...({ causal: 'topLeft', mask, bias, return: ['weights', 'meanWeights'] } as const),
         });
-      }
-      expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
-    },
-  );
+        const expected = { shape: [...whole.output.shape], data: whole.output.data };
+        const cache = module.createCache(storage);
+        const twin = module.createCache(storage);
+        const size = expected.data.reduce((most, y) => Math.max(most, Math.abs(y)), 1);
+
+        /** Runs a step of n tokens, and compares it with the same rows of one pass. */
+        const step = (n: number): void => {
+          const done = cache.length();
+          const where = `tokens ${done} to ${done + n - 1}, ${label}`;
+          const stepOptions: StepOptions = {
+            ...(options as object),
+            ...(mask && { mask: rowsSeen(mask, done, n) }),
+            ...(bias && { bias: rowsSeen(bias, done, n) }),
+          };
+          mh.scope(() => {
+            const part = laidOut(slice(x, 1, done, n));
+            const result = module.step(part, cache, {
+              ...(stepOptions as object),
+              ...({ return: ['weights', 'meanWeights'], trace: true } as const),
+            });
+            expect(cache.length(), label).toBe(done + n);
+            const rows = slice(expected, tokenAxis, done, n);
+            expect(result.output.shape).toEqual(rows.shape);
+            expect(maxDifference(result.output.data, rows.data), where).toBeLessThan(2e-5 * size);
+            for (const name of ['weights', 'meanWeights'] as const) {
+              const wanted = rowsSeen({ shape: [...whole[name].shape], data: whole[name].data }, done, n);
+              expect(result[name].shape, where).toEqual(wanted.shape);
+              const off = maxDifference(result[name].data, wanted.data);
+              expect(off, `${name}, ${where}`).toBeLessThan(2e-5);
+            }
+            expect(result.trace.weights.data, where).toEqual(result.weights.data);
+            expect(laidOut(result.trace.output).data, where).toEqual(result.output.data);
+            // Trace and weights do not change the output.
+            const plain = module.step(part, twin, stepOptions);
+            expect(plain.output.data, where).toEqual(result.output.data);
+            expect(plain.trace).toBeUndefined();
+          });
+        };
+
+        const ring = storage.layout === 'ring';
+        const most = ring ? storage.capacity - (config.window?.left ?? 0) : tokens;
+        const run = () => {
+          while (cache.length() < tokens) step(r.int(1, Math.min(most, tokens - cache.length())));
+        };
+        run();
+        // A ring has lost the overwritten tokens.
+        const back = ring ? tokens : r.int(0, tokens);
+        cache.truncate(back);
+        twin.truncate(back);
+        expect(cache.length(), label).toBe(back);
+        run();
+      });
+    }
+    expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+  });
 
   it.each(['f16', 'bf16', 'int8'] as const)('stores keys and values in %s', (dtype) => {
     const r = random(2);
@@ -290,7 +267,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
       ['a batch of 0', {}, 'batch', { capacity: 4, batch: 0 }],
       ['an unknown layout', {}, 'layout', { capacity: 4, layout: 'linked' }, 'ring'],
       ['pages without paging', {}, 'pageSize', { capacity: 4, pageSize: 2 }, 'paged'],
-      ["head dims, which the module knows", {}, 'headDim', { capacity: 4, headDim: 4 }, 'the module knows it'],
+      ['head dims, which the module knows', {}, 'headDim', { capacity: 4, headDim: 4 }, 'the module knows it'],
       ['a ring without a window', {}, 'capacity', { capacity: 4, layout: 'ring' }, 'window'],
       [
         ...(['a ring that is too small', { window: { left: 4 } }, 'capacity'] as const),
@@ -320,13 +297,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
       ['rope', { rope: { style: 'half' } }, 'E_OPTION', 'rope', 'positions go on'],
       ['lengths', { kvLengths: new Int32Array(1) }, 'E_OPTION', 'kvLengths', 'knows its length'],
       ['a blocked mask', { attnMaskBlocked: 1 }, 'E_OPTION', 'attnMaskBlocked', 'may attend'],
-      [
-        'a mask of the new tokens',
-        { mask: { shape: [2, 2], data: new Uint8Array(4) } },
-        'E_SHAPE',
-        'mask',
-        '5',
-      ],
+      ['a mask of the new tokens', { mask: { shape: [2, 2], data: new Uint8Array(4) } }, 'E_SHAPE', 'mask', '5'],
       ['no tensor as out', { out: 'x' }, 'E_OPTION', 'out'],
       ['unknown steps', { trace: ['keys'] }, 'E_OPTION', 'trace', 'kHeads'],
     ])('a step with %s', (_, options, code, argument, ...words) => {

@@ -1,13 +1,6 @@
 // Computes every step of the multi-head attention module in float64, from SEMANTICS and with reference.ts.
 
-import type {
-  ForwardOptions,
-  MultiHeadAttention,
-  PlainTensor,
-  RopeRotation,
-  TraceName,
-  Window,
-} from 'multihead';
+import type { ForwardOptions, MultiHeadAttention, PlainTensor, RopeRotation, TraceName, Window } from 'multihead';
 import * as reference from './reference.ts';
 import { product } from './random_case.ts';
 
@@ -15,17 +8,10 @@ export type ModuleConfig = MultiHeadAttention['config'];
 type Shape4 = readonly [number, number, number, number];
 
 /** (B, N, H·d) ↔ (B, H, N, d): swaps the two middle axes of (B, first, second, d). */
-export function swapMiddle<A extends Float32Array | Float64Array>(
-  data: A,
-  [batch, first, second, width]: Shape4,
-): A {
+export function swapMiddle<A extends Float32Array | Float64Array>(data: A, [batch, first, second, width]: Shape4): A {
   const result = data.slice() as A;
   for (let row = 0; row < batch * first * second; row += 1) {
-    const [b, i, j] = [
-      Math.floor(row / (first * second)),
-      Math.floor(row / second) % first,
-      row % second,
-    ];
+    const [b, i, j] = [Math.floor(row / (first * second)), Math.floor(row / second) % first, row % second];
     const to = ((b * second + j) * first + i) * width;
     result.set(data.subarray(row * width, (row + 1) * width), to);
   }
@@ -33,11 +19,7 @@ export function swapMiddle<A extends Float32Array | Float64Array>(
 }
 
 /** Rows `first` to first + count − 1 of a parameter; undefined if there is no such parameter. */
-function rows(
-  tensor: PlainTensor | undefined,
-  first: number,
-  count: number,
-): reference.Plain | undefined {
+function rows(tensor: PlainTensor | undefined, first: number, count: number): reference.Plain | undefined {
   if (tensor === undefined) return undefined;
   const width = product(tensor.shape.slice(1));
   const data = tensor.data.subarray(first * width, (first + count) * width);
@@ -54,8 +36,7 @@ export interface ModuleCase {
   readonly options: ForwardOptions;
 }
 
-export type ModuleSteps = Partial<Record<TraceName, Float64Array>> &
-  Record<'weights' | 'meanWeights' | 'output', Float64Array>;
+export type ModuleSteps = Partial<Record<TraceName, Float64Array>> & Record<'weights' | 'meanWeights' | 'output', Float64Array>;
 
 export function module({ config, dict, query, key, value, options }: ModuleCase): ModuleSteps {
   const { numHeads: heads, numKvHeads, headDim, valueDim } = config;
@@ -64,11 +45,7 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
   const [qWidth, kWidth, vWidth] = [heads * headDim, numKvHeads * headDim, numKvHeads * valueDim];
   const [fused, bias] = [dict['in_proj_weight'], dict['in_proj_bias']];
   const project = (x: reference.Plain, name: string, first: number, count: number) =>
-    reference.linear(
-      x,
-      (fused ? rows(fused, first, count) : dict[name]) as reference.Plain,
-      rows(bias, first, count),
-    );
+    reference.linear(x, (fused ? rows(fused, first, count) : dict[name]) as reference.Plain, rows(bias, first, count));
   const q = project(query, 'q_proj_weight', 0, qWidth);
   const k = project(key ?? query, 'k_proj_weight', qWidth, kWidth);
   const v = project(value ?? key ?? query, 'v_proj_weight', qWidth + kWidth, vWidth);
@@ -103,19 +80,13 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
   const qHeads = split(q, queries, heads, headDim);
   const kHeads = split(k, keys, numKvHeads, headDim);
   const vHeads = split(v, keys, numKvHeads, valueDim);
-  const appended = [
-    ...(config.addBiasKv ? [[dict['bias_k'], dict['bias_v']]] : []),
-    ...(config.addZeroAttn ? [[undefined, undefined]] : []),
-  ];
+  const appended = [...(config.addBiasKv ? [[dict['bias_k'], dict['bias_v']]] : []), ...(config.addZeroAttn ? [[undefined, undefined]] : [])];
   const all = keys + appended.length;
   const extended = (x: reference.Plain, which: 0 | 1): reference.Plain => {
     const [, count = 0, , width = 0] = x.shape;
     const data = new Float64Array(batch * count * all * width);
     for (let row = 0; row < batch * count; row += 1) {
-      data.set(
-        Array.from(x.data).slice(row * keys * width, (row + 1) * keys * width),
-        row * all * width,
-      );
+      data.set(Array.from(x.data).slice(row * keys * width, (row + 1) * keys * width), row * all * width);
       appended.forEach((parameters, index) => {
         const from = (row % count) * width;
         const extra = parameters[which]?.data.subarray(from, from + width) ?? [];
@@ -140,11 +111,7 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
   const { mask, bias: scoreBias } = masks({ options, window, batch, heads, queries, keys, all });
   const { scaleByEmbedDim = false, temperature = 1, scales, skipOutProj } = options.heads ?? {};
   const natural = 1 / Math.sqrt(scaleByEmbedDim ? config.embedDim : headDim);
-  const dropout =
-    options.dropout ??
-    (options.training
-      ? { probability: config.dropout, seed: options.dropoutSeed ?? 0 }
-      : undefined);
+  const dropout = options.dropout ?? (options.training ? { probability: config.dropout, seed: options.dropoutSeed ?? 0 } : undefined);
   const attended = reference.attention(query4, key4, value4, {
     scale: (options.scale ?? natural) / Math.fround(temperature),
     softcap: options.softcap || config.softcap,
@@ -179,9 +146,7 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
       kHeads: key4.data as Float64Array,
       vHeads: value4.data as Float64Array,
     },
-    scores: attended.scores.map((score, at) =>
-      attended.raw[at] === -Infinity ? -Infinity : score,
-    ),
+    scores: attended.scores.map((score, at) => (attended.raw[at] === -Infinity ? -Infinity : score)),
     scaledScores: attended.raw,
     maskedScores: attended.masked,
     weights: attended.weights,
@@ -198,18 +163,12 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
 }
 
 /** Computes the output of each head alone: z_h·W_Oʰ. */
-function headShares(
-  merged: reference.Plain,
-  outProj: reference.Plain,
-  heads: number,
-): Float64Array {
+function headShares(merged: reference.Plain, outProj: reference.Plain, heads: number): Float64Array {
   const [batch = 0, queries = 0, wide = 0] = merged.shape;
   const out = outProj.shape[0] as number;
   const shares = new Float64Array(batch * heads * queries * out);
   for (let h = 0; h < heads; h += 1) {
-    const alone = Array.from(merged.data, (each, at) =>
-      Math.floor((at % wide) / (wide / heads)) === h ? each : 0,
-    );
+    const alone = Array.from(merged.data, (each, at) => (Math.floor((at % wide) / (wide / heads)) === h ? each : 0));
     const share = reference.linear({ shape: merged.shape, data: alone }, outProj);
     for (let b = 0; b < batch; b += 1) {
       const from = b * queries * out;
@@ -245,15 +204,10 @@ function masks({ options, window, batch, heads, queries, keys, all }: Extents) {
   const seen = { shape, data: new Uint8Array(product(shape)).fill(1) };
   const added = { shape, data: new Float64Array(product(shape)) };
   for (let row = 0; row < batch * heads * queries; row += 1) {
-    const [b, h, i] = [
-      Math.floor(row / (heads * queries)),
-      Math.floor(row / queries) % heads,
-      row % queries,
-    ];
+    const [b, h, i] = [Math.floor(row / (heads * queries)), Math.floor(row / queries) % heads, row % queries];
     for (let j = 0; j < keys; j += 1) {
       const score = masked[row * keys + j] as number;
-      const blocked =
-        attnMaskBlocked !== undefined && blockedAt(attnMaskBlocked, heads, b, h, i, j);
+      const blocked = attnMaskBlocked !== undefined && blockedAt(attnMaskBlocked, heads, b, h, i, j);
       const padded = keyPaddingBlocked?.data[b * keys + j];
       const extra = (keyPaddingBias?.data[b * keys + j] as number | undefined) ?? 0;
       const hidden = score === -Infinity || blocked || padded || extra === -Infinity;

@@ -1,24 +1,10 @@
-import type {
-  ForwardOptions,
-  MultiHeadAttentionConfig,
-  StateDict,
-  TensorLike,
-  TraceName,
-  TraceStep,
-} from 'multihead';
+import type { ForwardOptions, MultiHeadAttentionConfig, StateDict, TensorLike, TraceName, TraceStep } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import * as moduleReference from './module_reference.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, chance, filled, product } from './random_case.ts';
-import {
-  described,
-  parameters,
-  randomForward,
-  randomModule,
-  resolved,
-  swapAxes,
-} from './random_module.ts';
+import { described, parameters, randomForward, randomModule, resolved, swapAxes } from './random_module.ts';
 import * as reference from './reference.ts';
 
 const selfSteps: TraceName[] = [
@@ -27,8 +13,7 @@ const selfSteps: TraceName[] = [
 ];
 
 /** Allowed error, as a fraction of the largest value of a step. */
-const allowed = (expected: Float64Array): number =>
-  2e-5 * expected.reduce((most, y) => (Number.isFinite(y) ? Math.max(most, Math.abs(y)) : most), 1);
+const allowed = (expected: Float64Array): number => 2e-5 * expected.reduce((most, y) => (Number.isFinite(y) ? Math.max(most, Math.abs(y)) : most), 1);
 
 describe.each(builds)('multiHeadAttention, %s', async (simd) => {
   const mh = await loadBuild(simd);
@@ -56,10 +41,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       const keys = crosses ? r.int(1, 12) : queries;
       const query = filled(r, batch, queries, embedDim);
       const key = crosses ? filled(r, batch, keys, kdim) : undefined;
-      const value =
-        key !== undefined && (vdim !== kdim || chance(r, 0.5))
-          ? filled(r, batch, keys, vdim)
-          : undefined;
+      const value = key !== undefined && (vdim !== kdim || chance(r, 0.5)) ? filled(r, batch, keys, vdim) : undefined;
       const options = randomForward(r, config, batch, queries, keys);
       const expected = moduleReference.module({ config, dict, query, key, value, options });
 
@@ -67,10 +49,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
         if (unbatched) return { shape: x.shape.slice(1), data: x.data };
         return config.batchFirst ? x : swapAxes(x);
       };
-      const inputs =
-        key === undefined
-          ? laidOut(query)
-          : { query: laidOut(query), key: laidOut(key), ...(value && { value: laidOut(value) }) };
+      const inputs = key === undefined ? laidOut(query) : { query: laidOut(query), key: laidOut(key), ...(value && { value: laidOut(value) }) };
       const label = `seed ${runSeed + round}: ${described(given)}, query (${query.shape}), ${keys} keys, ${described(options)}`;
       mh.scope(() => {
         const module = makeModule(given, dict);
@@ -98,9 +77,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
         expect(result.meanWeights.shape.at(-1)).toBe(result.weights.shape.at(-1));
 
         const { shape, data } = result.trace.output;
-        expect({ shape: [...result.output.shape], data: result.output.data }, label).toEqual(
-          laidOut({ shape, data }),
-        );
+        expect({ shape: [...result.output.shape], data: result.output.data }, label).toEqual(laidOut({ shape, data }));
         const plain = module.forward(inputs, options as ForwardOptions);
         expect(plain.trace).toBeUndefined();
         expect(plain).not.toHaveProperty('weights');
@@ -195,14 +172,12 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     });
   });
 
-  it("has an output that is the sum of headShares", () => {
+  it('has an output that is the sum of headShares', () => {
     const r = random(7);
     mh.scope(() => {
       const { module } = smallModule(7, { bias: false });
       const { output, trace } = module.forward(filled(r, 1, 5, 8), { trace: ['headShares'] });
-      const [first, second] = [0, 40].map((from) =>
-        trace.headShares?.data.subarray(from, from + 40),
-      );
+      const [first, second] = [0, 40].map((from) => trace.headShares?.data.subarray(from, from + 40));
       const sum = output.data.map((_, at) => (first?.[at] ?? NaN) + (second?.[at] ?? NaN));
       expect(reference.maxDifference(sum, output.data)).toBeLessThan(1e-6);
     });
@@ -277,8 +252,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     module[Symbol.dispose]();
     expect(module.disposed).toBe(true);
     const x = filled(r, 1, 3, 8);
-    const moduleGone = (fn: () => unknown) =>
-      expectRefused(mh, fn, 'E_DISPOSED', 'multiHeadAttention');
+    const moduleGone = (fn: () => unknown) => expectRefused(mh, fn, 'E_DISPOSED', 'multiHeadAttention');
     moduleGone(() => module.forward(x));
     moduleGone(() => module.step(x, cache));
     moduleGone(() => module.createCache({ capacity: 4 }));
@@ -300,14 +274,10 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
   });
 
   describe('refuses', () => {
-    const make = (config: object) => () =>
-      mh.multiHeadAttention({ embedDim: 64, numHeads: 8, ...config });
+    const make = (config: object) => () => mh.multiHeadAttention({ embedDim: 64, numHeads: 8, ...config });
 
     it('numHeads that does not divide embedDim, and names both and the alternatives', () => {
-      expectRefused(
-        ...([mh, make({ numHeads: 7 }), 'E_OPTION', 'numHeads', '64', '7'] as const),
-        'use 1, 2, 4, 8, 16, 32 or 64',
-      );
+      expectRefused(...([mh, make({ numHeads: 7 }), 'E_OPTION', 'numHeads', '64', '7'] as const), 'use 1, 2, 4, 8, 16, 32 or 64');
       const wide = make({ embedDim: 720_720, numHeads: 17 });
       expectRefused(mh, wide, 'E_OPTION', 'numHeads', '720720', /use .{10,90} or \d+/);
       const one = make({ embedDim: 1, numHeads: 2 });
@@ -340,21 +310,23 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       expectRefused(mh, make(config), 'E_OPTION', argument, ...words);
     });
 
-    it.each([{}, { outProj: false, headDim: 3 }, { qkNorm: true, qkNormEps: 1e-4 }, { kvLatentDim: 12, headDim: 6, ropeHeadDim: 4, rope: { style: 'half' } }] as const)(
-      'nothing in the configuration of a module: %j',
-      (options) => {
-        using module = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, ...options });
-        using same = mh.multiHeadAttention(module.config);
-        expect(same.config).toEqual(module.config);
-        for (const mlp of [{}, { mlpDim: 24, activation: 'silu', gated: true }] as const) {
-          const { outProj = true } = options as { outProj?: boolean };
-          using block = mh.transformerBlock({ embedDim: outProj ? 16 : 12, numHeads: 4, ...options, ...mlp });
-          using model = mh.transformer({ ...block.config, numLayers: 2, vocabSize: 7 });
-          using again = mh.transformer(model.config);
-          expect(again.config).toEqual(model.config);
-        }
-      },
-    );
+    it.each([
+      {},
+      { outProj: false, headDim: 3 },
+      { qkNorm: true, qkNormEps: 1e-4 },
+      { kvLatentDim: 12, headDim: 6, ropeHeadDim: 4, rope: { style: 'half' } },
+    ] as const)('nothing in the configuration of a module: %j', (options) => {
+      using module = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, ...options });
+      using same = mh.multiHeadAttention(module.config);
+      expect(same.config).toEqual(module.config);
+      for (const mlp of [{}, { mlpDim: 24, activation: 'silu', gated: true }] as const) {
+        const { outProj = true } = options as { outProj?: boolean };
+        using block = mh.transformerBlock({ embedDim: outProj ? 16 : 12, numHeads: 4, ...options, ...mlp });
+        using model = mh.transformer({ ...block.config, numLayers: 2, vocabSize: 7 });
+        using again = mh.transformer(model.config);
+        expect(again.config).toEqual(model.config);
+      }
+    });
 
     it('a configuration that changes after the module was made of it', () => {
       const inherited = Object.create({ style: 'half' as const }) as { style: 'half' };
@@ -404,11 +376,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       const module = mh.multiHeadAttention({ embedDim: 8, numHeads: 2 });
       const cache = module.createCache({ capacity: 4 });
       const x = filled(random(1), 1, 2, 8);
-      for (const fn of [
-        () => module.forward(x),
-        () => module.step(x, cache),
-        () => module.stateDict(),
-      ]) {
+      for (const fn of [() => module.forward(x), () => module.step(x, cache), () => module.stateDict()]) {
         expectRefused(mh, fn, 'E_OPTION', 'multiHeadAttention', 'loadStateDict()');
       }
       module.dispose();
@@ -425,57 +393,17 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       ['null', null, {}, 'E_OPTION', 'query'],
       ['a key without a query', { key: x }, {}, 'E_OPTION', 'query'],
       ['an unknown input', { query: x, keys: x }, {}, 'E_OPTION', 'keys', 'key, value'],
-      [
-        'a key of another batch',
-        { query: x, key: filled(random(5), 1, 3, 8) },
-        {},
-        'E_SHAPE',
-        'key',
-      ],
-      [
-        'an unbatched key',
-        { query: x, key: filled(random(5), 3, 8) },
-        {},
-        'E_SHAPE',
-        'key',
-        'rank',
-      ],
+      ['a key of another batch', { query: x, key: filled(random(5), 1, 3, 8) }, {}, 'E_SHAPE', 'key'],
+      ['an unbatched key', { query: x, key: filled(random(5), 3, 8) }, {}, 'E_SHAPE', 'key', 'rank'],
       ['a shorter value', { query: x, value: filled(random(5), 2, 2, 8) }, {}, 'E_SHAPE', 'value'],
       ['a mask of three axes', x, { mask: bool(2, 3, 3) }, 'E_SHAPE', 'mask'],
       ['a bias of another shape', x, { bias: filled(random(5), 4, 3) }, 'E_SHAPE', 'bias'],
-      [
-        'floats that block',
-        x,
-        { attnMaskBlocked: filled(random(5), 3, 3) },
-        'E_OPTION',
-        'attnMaskBlocked',
-      ],
-      [
-        'a blocked mask',
-        x,
-        { attnMaskBlocked: bool(3, 3, 3) },
-        'E_SHAPE',
-        'attnMaskBlocked',
-        /B \* H/,
-      ],
+      ['floats that block', x, { attnMaskBlocked: filled(random(5), 3, 3) }, 'E_OPTION', 'attnMaskBlocked'],
+      ['a blocked mask', x, { attnMaskBlocked: bool(3, 3, 3) }, 'E_SHAPE', 'attnMaskBlocked', /B \* H/],
       ['padding', x, { keyPaddingBlocked: bool(3, 2) }, 'E_SHAPE', 'keyPaddingBlocked', '(B, N_k)'],
-      [
-        'a padding bias',
-        x,
-        { keyPaddingBias: filled(random(5), 2, 4) },
-        'E_SHAPE',
-        'keyPaddingBias',
-      ],
+      ['a padding bias', x, { keyPaddingBias: filled(random(5), 2, 4) }, 'E_SHAPE', 'keyPaddingBias'],
       ['causal: 1', x, { causal: 1 }, 'E_OPTION', 'causal', /'topLeft'.*'bottomRight'/],
-      [
-        'unknown steps',
-        x,
-        { trace: ['attention'] },
-        'E_OPTION',
-        'trace',
-        'attention',
-        'headShares',
-      ],
+      ['unknown steps', x, { trace: ['attention'] }, 'E_OPTION', 'trace', 'attention', 'headShares'],
       ['one step as a string', x, { trace: 'weights' }, 'E_OPTION', 'trace'],
       ['unknown results', x, { return: ['lse'] }, 'E_OPTION', 'return', 'meanWeights'],
       ["PyTorch's names", x, { need_weights: true }, 'E_OPTION', 'need_weights', 'return'],
@@ -485,30 +413,10 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       ['dropout', x, { dropout: { probability: 1 } }, 'E_OPTION', 'dropout.probability'],
       ['training', x, { training: 1 }, 'E_OPTION', 'training', 'true or false'],
       ['a seed', x, { dropoutSeed: -1 }, 'E_OPTION', 'dropoutSeed', 'whole number'],
-      [
-        'scales of other heads',
-        x,
-        { heads: { scales: new Float32Array(3) } },
-        'E_SHAPE',
-        'heads.scales',
-        '2',
-      ],
+      ['scales of other heads', x, { heads: { scales: new Float32Array(3) } }, 'E_SHAPE', 'heads.scales', '2'],
       ['no scales', x, { heads: { scales: new Float32Array(0) } }, 'E_SHAPE', 'heads.scales', '2'],
-      [
-        'NaN scales',
-        x,
-        { heads: { scales: new Float32Array(2).fill(NaN) } },
-        'E_OPTION',
-        'heads.scales',
-      ],
-      [
-        'a temperature',
-        x,
-        { heads: { temperature: 0 } },
-        'E_OPTION',
-        'heads.temperature',
-        'above 0',
-      ],
+      ['NaN scales', x, { heads: { scales: new Float32Array(2).fill(NaN) } }, 'E_OPTION', 'heads.scales'],
+      ['a temperature', x, { heads: { temperature: 0 } }, 'E_OPTION', 'heads.temperature', 'above 0'],
       ['an unknown tool', x, { heads: { mute: [1] } }, 'E_OPTION', 'mute', 'scales'],
     ])('inputs and options that do not fit: %s', (_, input, options, code, argument, ...words) => {
       const { module } = smallModule(5);

@@ -138,7 +138,11 @@ describe('openSafetensors', () => {
     const missing = new Response('no', { status: 404, statusText: 'Not Found' });
     expect(await rejectionOf(openSafetensors(missing))).toMatchObject({ code: 'E_LOAD', got: 'HTTP status 404 Not Found' });
     const { response } = inPieces(file.slice(0, -2), 50, { fails: true });
-    expect(await rejectionOf(openSafetensors(response).then(all))).toMatchObject({ code: 'E_LOAD', got: 'terminated', cause: expect.any(TypeError) as Error });
+    expect(await rejectionOf(openSafetensors(response).then(all))).toMatchObject({
+      code: 'E_LOAD',
+      got: 'terminated',
+      cause: expect.any(TypeError) as Error,
+    });
     class Broken extends Blob {
       override slice(): Blob {
         throw new RangeError('on purpose');

@@ -54,9 +54,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
 
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'multihead-package-'));
-    const [packed] = JSON.parse(
-      await npm(root, 'pack', '--json', '--pack-destination', folder),
-    ) as { filename: string }[];
+    const [packed] = JSON.parse(await npm(root, 'pack', '--json', '--pack-destination', folder)) as { filename: string }[];
     tarball = join(folder, packed?.filename ?? '');
 
     const readme = await readFile(join(root, 'README.md'), 'utf8');
@@ -70,25 +68,50 @@ describe('the packed package', { timeout: 120_000 }, () => {
   async function expectTypes(...args: string[]): Promise<void> {
     const checks = ['--strict', '--exactOptionalPropertyTypes', '--noUncheckedIndexedAccess', '--skipLibCheck', 'false'];
     const strict = [...checks, '--noEmit', '--target', 'es2022', '--module', 'nodenext', '--types', ''];
-    await run(bin('tsc'), [...strict, ...args], { cwd: folder, env: quietly }).catch(
-      (error: { stdout: string }) => expect.fail(error.stdout),
-    );
+    await run(bin('tsc'), [...strict, ...args], { cwd: folder, env: quietly }).catch((error: { stdout: string }) => expect.fail(error.stdout));
   }
 
   it('holds exactly the files meant for it', async () => {
-    const [{ files } = { files: [] }] = JSON.parse(
-      await npm(root, 'pack', '--dry-run', '--json'),
-    ) as {
+    const [{ files } = { files: [] }] = JSON.parse(await npm(root, 'pack', '--dry-run', '--json')) as {
       files: PackedFile[];
     }[];
     const paths = files.map(({ path }) => path);
     const declarations = paths.filter((path) => path.startsWith('dist/declarations/'));
-    for (const path of declarations) expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|lab|open|read|save|sparse_autoencoder|write|train)\.d\.ts$/);
+    for (const path of declarations)
+      expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|lab|open|read|save|sparse_autoencoder|write|train)\.d\.ts$/);
     expect(declarations.length).toBeLessThan(45);
     const scripts = [
-      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab', 'models', 'models_node', 'models_worker', 'command', 'benchmarks'],
+      ...[
+        'index',
+        'index_node',
+        'core',
+        'core_node',
+        'inline',
+        'pool',
+        'pool_node',
+        'pool_worker',
+        'training',
+        'lab',
+        'models',
+        'models_node',
+        'models_worker',
+        'command',
+        'benchmarks',
+      ],
       ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`),
-      ...['core_glue', 'experiment', 'features', 'model_opener', 'multihead', 'pool_creator', 'safetensors', 'shared', 'sparse_autoencoder', 'trainer', 'workers'],
+      ...[
+        'core_glue',
+        'experiment',
+        'features',
+        'model_opener',
+        'multihead',
+        'pool_creator',
+        'safetensors',
+        'shared',
+        'sparse_autoencoder',
+        'trainer',
+        'workers',
+      ],
     ];
     const expected = [
       ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json', 'dist/sbom.cdx.json'],
@@ -101,10 +124,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   });
 
   it('has the version that the code states, and no dependency', async () => {
-    const manifest = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as Record<
-      string,
-      unknown
-    >;
+    const manifest = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as Record<string, unknown>;
     expect((await load()).backend.version).toBe(manifest['version']);
     expect(manifest).not.toHaveProperty('dependencies');
     expect(manifest['sideEffects']).toBe(false);
@@ -117,9 +137,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       await copyFile(join(root, name), join(again, name));
     }
     const [packed] = JSON.parse(await npm(again, 'pack', '--json')) as { filename: string }[];
-    const [first, second] = await Promise.all(
-      [tarball, join(again, packed?.filename ?? '')].map((path) => readFile(path)),
-    );
+    const [first, second] = await Promise.all([tarball, join(again, packed?.filename ?? '')].map((path) => readFile(path)));
     expect(first && second?.equals(first)).toBe(true);
   });
 
@@ -172,12 +190,24 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('passes publint and attw', async () => {
     await run(bin('publint'), [root, '--strict'], { env: quietly });
     // Excludes the .wasm files, because each bundler decides how they are imported and typed.
-    const excluded = ['--exclude-entrypoints', 'relaxed.wasm', 'simd128.wasm', 'core-relaxed.wasm', 'core-simd128.wasm', 'models-relaxed.wasm', 'models-simd128.wasm'];
+    const excluded = [
+      '--exclude-entrypoints',
+      'relaxed.wasm',
+      'simd128.wasm',
+      'core-relaxed.wasm',
+      'core-simd128.wasm',
+      'models-relaxed.wasm',
+      'models-simd128.wasm',
+    ];
     const attw = (...args: string[]) => run(bin('attw'), [tarball, ...excluded, ...args], { env: quietly, maxBuffer: 2 ** 26 });
     await attw('--profile', 'esm-only');
     // moduleResolution: node of TypeScript 5 reads no exports, and then finds the types by typesVersions.
-    const { stdout } = await attw('--profile', 'strict', '--format', 'json', '--ignore-rules', 'cjs-resolves-to-esm').catch((error: { stdout: string }) => error);
-    const { analysis } = JSON.parse(stdout) as { analysis: { entrypoints: Record<string, { resolutions: { node10: { resolution?: { fileName: string } } } }> } };
+    const { stdout } = await attw('--profile', 'strict', '--format', 'json', '--ignore-rules', 'cjs-resolves-to-esm').catch(
+      (error: { stdout: string }) => error,
+    );
+    const { analysis } = JSON.parse(stdout) as {
+      analysis: { entrypoints: Record<string, { resolutions: { node10: { resolution?: { fileName: string } } } }> };
+    };
     const entries = Object.keys(analysis.entrypoints).filter((entry) => entry !== './package.json');
     expect(entries).toContain('./models');
     for (const entry of entries) expect(analysis.entrypoints[entry]?.resolutions.node10.resolution?.fileName, entry).toMatch(/\.d\.ts$/);
@@ -254,7 +284,11 @@ describe('the packed package', { timeout: 120_000 }, () => {
       join(folder, 'modes.ts'),
       all.map((entry, index) => `import * as e${index} from '${entry}'; export const o${index}: object = e${index};`).join('\n'),
     );
-    const modes = [['node16', 'node16'], ['nodenext', 'nodenext'], ['esnext', 'bundler']] as const;
+    const modes = [
+      ['node16', 'node16'],
+      ['nodenext', 'nodenext'],
+      ['esnext', 'bundler'],
+    ] as const;
     for (const [module, resolution] of modes) {
       await expectTypes('--lib', 'es2022', '--module', module, '--moduleResolution', resolution, 'modes.ts');
     }
@@ -271,7 +305,10 @@ describe('the packed package', { timeout: 120_000 }, () => {
 
     // A bundle without the package's files next to it contains the simd128 build and the script of the workers.
     const alone = await mkdtemp(join(tmpdir(), 'multihead-alone-'));
-    for (const [modules, platform] of [[FILES, 'node'], [INLINE, 'browser']] as const) {
+    for (const [modules, platform] of [
+      [FILES, 'node'],
+      [INLINE, 'browser'],
+    ] as const) {
       await writeFile(join(folder, 'entry.mjs'), call(modules) + calling);
       const bundle = await rolldown({ input: join(folder, 'entry.mjs'), platform, logLevel: 'silent' });
       await bundle.write({ dir: join(alone, platform), entryFileNames: 'main.mjs', chunkFileNames: '[name].mjs' });
@@ -350,8 +387,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     type Sizes = Record<string, Record<'brotli' | 'gzip', number>>;
     const { sizes } = (await import(/* @vite-ignore */ href)) as { sizes(): Promise<Record<string, Sizes>> };
     const all = await sizes();
-    const kilobytes = (parts: Sizes, encoding: 'brotli' | 'gzip') =>
-      Object.values(parts).reduce((sum, size) => sum + size[encoding], 0) / 1000;
+    const kilobytes = (parts: Sizes, encoding: 'brotli' | 'gzip') => Object.values(parts).reduce((sum, size) => sum + size[encoding], 0) / 1000;
     // The README has the sizes of one release of Emscripten, rounded; others differ by some percent.
     const isAbout = (stated: string | undefined, actual: number, what: string) =>
       expect(Math.abs(Number(stated) - actual), `${what}: ${actual.toFixed(1)} kB, stated ${stated}`).toBeLessThan(Math.max(0.6, 0.08 * actual));

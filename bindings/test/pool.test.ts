@@ -173,7 +173,13 @@ describe('errors of calls', () => {
     const cache = await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 20 });
     await cache.append(small.q, small.q);
     const own = { shape: [1, 2, 20, 8], data: new Float32Array(new SharedArrayBuffer(4 * 320)).fill(7) };
-    const as = (...shape: number[]) => ({ shape, data: own.data.subarray(0, shape.reduce((all, each) => all * each, 1)) });
+    const as = (...shape: number[]) => ({
+      shape,
+      data: own.data.subarray(
+        0,
+        shape.reduce((all, each) => all * each, 1),
+      ),
+    });
     const { q } = small;
     const [tokens, rows] = [as(20, 2, 8), { shape: [40, 8], data: q.data }];
     const inputs = { q, k: q, v: q, out: q, lse: filled(r, 1, 2, 20), dOut: q };
@@ -185,7 +191,15 @@ describe('errors of calls', () => {
       ['attentionBackward', (out) => pool.attentionBackward(inputs, { out } as object), { dQ: own }],
       ['attentionVarlenBackward', (out) => pool.attentionVarlenBackward(ofTokens, { ...packed, out } as never), { dQ: tokens }],
       ['cache.attend', (out) => cache.attend(q, { out } as object)],
-      ['model.forward', (out) => model.forward(Int32Array.from({ length: 20 }, () => 1), { out } as object), as(1, 20, 8)],
+      [
+        'model.forward',
+        (out) =>
+          model.forward(
+            Int32Array.from({ length: 20 }, () => 1),
+            { out } as object,
+          ),
+        as(1, 20, 8),
+      ],
     ];
     for (const [name, run, out = own] of calls) {
       const error = await rejectionOf(run(out as never));

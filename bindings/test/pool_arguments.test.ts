@@ -167,7 +167,11 @@ describe('wrong arguments get the error of one thread, word for word', () => {
     const config = { embedDim: 8, numHeads: 2, bias: false };
     const model = { embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 4 };
     const all = { workers: 'all' } as const;
-    const locals = { mha: mh.multiHeadAttention(config), model: mh.transformer(model), cache: mh.createCache({ numKvHeads: 2, headDim: 8, capacity: 8 }) };
+    const locals = {
+      mha: mh.multiHeadAttention(config),
+      model: mh.transformer(model),
+      cache: mh.createCache({ numKvHeads: 2, headDim: 8, capacity: 8 }),
+    };
     const remotes = {
       mha: await pool.multiHeadAttention(config, all),
       model: await pool.transformer(model, all),

@@ -25,7 +25,9 @@ describe.each(builds)('%s', (simd) => {
         const actual = await pool.attention(q.given, k.given, v.given, options as object);
         sameResults(actual, expected, `${pool.backend.workers} workers, ${label}`);
       });
-      Object.values(expected as unknown as Results).flat().forEach((tensor) => tensor.dispose());
+      Object.values(expected as unknown as Results)
+        .flat()
+        .forEach((tensor) => tensor.dispose());
     }
   });
 
@@ -58,7 +60,9 @@ describe.each(builds)('%s', (simd) => {
         const label = `seed ${seed}, ${pool.backend.workers} workers`;
         sameResults(await pool.attention(q, k, v, options), expected, label);
       });
-      Object.values(expected as unknown as Results).flat().forEach((tensor) => tensor.dispose());
+      Object.values(expected as unknown as Results)
+        .flat()
+        .forEach((tensor) => tensor.dispose());
     }
   });
 
@@ -122,11 +126,18 @@ describe.each(['auto', 'messages'] as const)('out in the memory of an operand, e
     const mh = await load();
     const { buffer, at } = memoryOf(Memory);
     const tensor = mh.zeros([1, 1, 200, 16]);
-    const parts = ({ code, argument, expected, got }: { code: string; argument: string; expected: string; got: string }) =>
-      [code, argument, expected, got];
+    const parts = ({ code, argument, expected, got }: { code: string; argument: string; expected: string; got: string }) => [
+      code,
+      argument,
+      expected,
+      got,
+    ];
     const given = { q, k, v: filled(r, 1, 1, 200, 16) };
     for (const name of ['q', 'k', 'v'] as const) {
-      const [same, own] = [{ ...given, [name]: tensor }, { ...given, [name]: at(0) }];
+      const [same, own] = [
+        { ...given, [name]: tensor },
+        { ...given, [name]: at(0) },
+      ];
       const expected = errorOf(() => mh.attention(same.q, same.k, same.v, { out: tensor }));
       const before = at(0).data.slice();
       for (const offset of [0, 1, 3199]) {

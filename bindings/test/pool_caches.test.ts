@@ -66,7 +66,11 @@ describe.each(kinds.map((name, index) => ({ name, index })))('in $name', ({ inde
           const tokens = r.pick([1, 1, 5, 90]);
           const counts = chance(r, 0.4) ? Int32Array.from({ length: batch }, () => r.int(0, tokens)) : undefined;
           const [k, v] = [filled(r, batch, numKvHeads, tokens, headDim), filled(r, batch, numKvHeads, tokens, valueDim)];
-          await sameOfBoth(() => local.append(k, v, counts), () => remote.append(k, v, counts), label);
+          await sameOfBoth(
+            () => local.append(k, v, counts),
+            () => remote.append(k, v, counts),
+            label,
+          );
         } else if (kind < 0.9) {
           const heads = numKvHeads * r.pick([1, 2, 3]);
           const queries = r.pick([1, 1, 2, 30]);
@@ -80,15 +84,16 @@ describe.each(kinds.map((name, index) => ({ name, index })))('in $name', ({ inde
           );
         } else if (kind < 0.97) {
           const rest = r.int(0, local.length(entry) + (chance(r, 0.1) ? 1 : 0));
-          await sameOfBoth(() => local.truncate(rest, entry), () => remote.truncate(rest, entry), label);
+          await sameOfBoth(
+            () => local.truncate(rest, entry),
+            () => remote.truncate(rest, entry),
+            label,
+          );
         } else {
           local.clear();
           await remote.clear();
         }
-        expect(await Promise.all([remote.length(entry), remote.firstKept(entry)]), label).toEqual([
-          local.length(entry),
-          local.firstKept(entry),
-        ]);
+        expect(await Promise.all([remote.length(entry), remote.firstKept(entry)]), label).toEqual([local.length(entry), local.firstKept(entry)]);
       }
       for (const each of [local, remote]) each.dispose();
     }
@@ -119,7 +124,11 @@ describe.each(kinds.map((name, index) => ({ name, index })))('in $name', ({ inde
       for (let call = 0; call < 10; call += 1) {
         if (chance(r, 0.2)) {
           const length = chance(r, 0.2) ? 2 ** 32 + 1 : r.int(0, caches[0].length());
-          await sameOfBoth(() => caches[0].truncate(length), () => caches[1].truncate(length), label);
+          await sameOfBoth(
+            () => caches[0].truncate(length),
+            () => caches[1].truncate(length),
+            label,
+          );
         }
         const x = filled(r, batch, r.pick([1, 1, 3, 9]), given.embedDim);
         const options = {

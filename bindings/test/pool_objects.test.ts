@@ -21,8 +21,7 @@ beforeAll(async () => {
 });
 afterAll(() => pool.dispose());
 
-const bytesOf = ({ data }: { data: ArrayBufferView }): Buffer =>
-  Buffer.from(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength);
+const bytesOf = ({ data }: { data: ArrayBufferView }): Buffer => Buffer.from(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength);
 function sameBits(actual: PlainTensor | undefined, expected: Tensor | PlainTensor | undefined): void {
   expect(actual?.shape).toEqual([...(expected?.shape ?? [])]);
   expect(bytesOf(actual as PlainTensor).equals(bytesOf(expected as PlainTensor))).toBe(true);
@@ -50,9 +49,7 @@ test('objects of a disposed pool say that they are disposed, and objects of the 
 
 /** Replaces each array by a hash, because Vitest takes seconds to compare large arrays. */
 const hashed = (value: unknown): string =>
-  JSON.stringify(value, (_, each: unknown) =>
-    each instanceof Float32Array ? createHash('sha256').update(each).digest('hex') : each,
-  );
+  JSON.stringify(value, (_, each: unknown) => (each instanceof Float32Array ? createHash('sha256').update(each).digest('hex') : each));
 
 interface Outputs<T> {
   readonly logits: T;
@@ -132,8 +129,8 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
     const config = { embedDim: 96, numHeads: 6, numKvHeads: 2 };
     const [local, remote] = [mh.multiHeadAttention(config), await pool.multiHeadAttention(config, { workers })];
     const dict = {
-      'in_proj_weight': filled(r, 96 + 64, 96),
-      'in_proj_bias': filled(r, 96 + 64),
+      in_proj_weight: filled(r, 96 + 64, 96),
+      in_proj_bias: filled(r, 96 + 64),
       'out_proj.weight': filled(r, 96, 96),
       'out_proj.bias': filled(r, 96),
     };

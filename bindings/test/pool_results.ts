@@ -7,8 +7,7 @@ import { rejectionOf } from './builds.ts';
 
 export type Results = Record<string, Tensor | Tensor[]>;
 
-const bytesOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView): Buffer =>
-  Buffer.from(buffer as ArrayBuffer, byteOffset, byteLength);
+const bytesOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView): Buffer => Buffer.from(buffer as ArrayBuffer, byteOffset, byteLength);
 
 const isTensor = (value: object): value is { data: ArrayBufferView; shape: readonly number[] } => 'data' in value && 'shape' in value;
 
@@ -57,8 +56,7 @@ export async function sameOfBoth(local: () => unknown, remote: () => Promise<unk
 
 /** Opens pools with 1, 2, 3 and 5 workers, with both exchanges. The pools divide even small calls. */
 export function openPools(simd: Simd): Promise<Pool[]> {
-  const open = (workers: number, exchange: 'auto' | 'messages') =>
-    createPool({ workers, simd, exchange, leastWork: 1 });
+  const open = (workers: number, exchange: 'auto' | 'messages') => createPool({ workers, simd, exchange, leastWork: 1 });
   return Promise.all([open(1, 'auto'), open(2, 'messages'), open(3, 'auto'), open(5, 'messages')]);
 }
 

@@ -71,7 +71,10 @@ test('nothing is prepared for each chunk before it is asked for', async () => {
   expect(first.value?.shape).toEqual([0, 1, 1, 1]);
   expect(pushed).toBeLessThan(10_000);
   const rows = pool.scores(none(2 ** 31 - 1), none(1), { stage: 'raw', chunk: 2 ** 30 });
-  expect((await all(rows)).map(({ firstRow, rows: count }) => [firstRow, count])).toEqual([[0, 2 ** 30], [2 ** 30, 2 ** 30 - 1]]);
+  expect((await all(rows)).map(({ firstRow, rows: count }) => [firstRow, count])).toEqual([
+    [0, 2 ** 30],
+    [2 ** 30, 2 ** 30 - 1],
+  ]);
 });
 
 test('a worker that ends is replaced, and the other chunks are computed there', async () => {

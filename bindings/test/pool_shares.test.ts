@@ -52,9 +52,7 @@ describe.each([1, 2, 3, 5])('in %s workers', (workers) => {
       const label = `seed ${seed}, ${described(given)}`;
       const [local, remote] = [mh.multiHeadAttention(given), await pool.multiHeadAttention(given, { workers })];
       const loaded = parameters(r, config);
-      const dict = chance(r, 0.3)
-        ? Object.fromEntries(Object.entries(loaded).map(([name, tensor]) => [name, half(tensor)]))
-        : loaded;
+      const dict = chance(r, 0.3) ? Object.fromEntries(Object.entries(loaded).map(([name, tensor]) => [name, half(tensor)])) : loaded;
       local.loadStateDict(dict);
       await remote.loadStateDict(dict);
       const rows = r.pick([1, 3, 70]);
@@ -128,8 +126,7 @@ describe.each([1, 2, 3, 5])('in %s workers', (workers) => {
 });
 
 const large: TransformerConfig = { embedDim: 512, numHeads: 8, numLayers: 3, vocabSize: 9000, mlpDim: 2048 };
-const bytesOf = (dict: Record<string, PlainTensor>): number =>
-  Object.values(dict).reduce((sum, { data }) => sum + data.byteLength, 0);
+const bytesOf = (dict: Record<string, PlainTensor>): number => Object.values(dict).reduce((sum, { data }) => sum + data.byteLength, 0);
 
 test('a module of which only the values are divided', async () => {
   const config = { embedDim: 40, numHeads: 2, headDim: 32, valueDim: 34 };

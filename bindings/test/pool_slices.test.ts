@@ -20,7 +20,23 @@ test('a slice has the elements of its ranges, and goes back to their place', () 
 
 test('a slice without gaps is a view: its elements are not copied', () => {
   const whole = numbers(3, 2, 2);
-  for (const ranges of [[[0, 3]], [[1, 2]], [[1, 3], [0, 2]], [[2, 3], [1, 2]], [[1, 2], [0, 2], [0, 2]]] as const) {
+  for (const ranges of [
+    [[0, 3]],
+    [[1, 2]],
+    [
+      [1, 3],
+      [0, 2],
+    ],
+    [
+      [2, 3],
+      [1, 2],
+    ],
+    [
+      [1, 2],
+      [0, 2],
+      [0, 2],
+    ],
+  ] as const) {
     const { data } = sliceOf(whole, ...ranges);
     expect(data.buffer, JSON.stringify(ranges)).toBe(whole.data.buffer);
     expect(data[0]).toBe(data.byteOffset / 4);

@@ -45,12 +45,22 @@ function blockConfig(r: Random): TransformerBlockConfig {
     ...{ embedDim: r.pick(widths), numHeads, headDim: r.pick(latent ? [16, 22] : [8, 16, 22]) },
     ...(latent
       ? { kvLatentDim: r.pick([16, 40]), ropeHeadDim: 8, rope: { style: 'interleaved' }, bias: false, ...(chance(r, 0.5) && { qLatentDim: 24 }) }
-      : { numKvHeads, ...(chance(r, 0.3) && { valueDim: r.int(5, 40) }), ...(chance(r, 0.3) && { qkNorm: true }), ...(chance(r, 0.3) && { sinks: true }) }),
+      : {
+          numKvHeads,
+          ...(chance(r, 0.3) && { valueDim: r.int(5, 40) }),
+          ...(chance(r, 0.3) && { qkNorm: true }),
+          ...(chance(r, 0.3) && { sinks: true }),
+        }),
     ...(!latent && chance(r, 0.4) && { rope: { style: r.pick(['half', 'interleaved'] as const) } }),
     ...(chance(r, 0.3) && { window: { left: 9 } }),
     ...(chance(r, 0.2) && { softcap: 4 }),
     ...(!latent && chance(r, 0.3) && { bias: false }),
-    ...(hasMlp && { mlpDim: r.pick(widths), activation: r.pick(['relu', 'gelu', 'geluTanh', 'silu'] as const), gated: chance(r, 0.4), mlpBias: chance(r, 0.7) }),
+    ...(hasMlp && {
+      mlpDim: r.pick(widths),
+      activation: r.pick(['relu', 'gelu', 'geluTanh', 'silu'] as const),
+      gated: chance(r, 0.4),
+      mlpBias: chance(r, 0.7),
+    }),
     ...{ norm: r.pick(['layerNorm', 'rmsNorm', 'none'] as const), normFirst: chance(r, 0.7), normAffine: chance(r, 0.8) },
     ...(chance(r, 0.3) && { dropout: 0.2, residualDropout: 0.1 }),
   };
@@ -68,8 +78,7 @@ function modelConfig(r: Random): TransformerConfig {
   };
 }
 
-const tokensOf = (r: Random, count: number, vocabSize: number): Int32Array =>
-  Int32Array.from({ length: count }, () => r.int(0, vocabSize - 1));
+const tokensOf = (r: Random, count: number, vocabSize: number): Int32Array => Int32Array.from({ length: count }, () => r.int(0, vocabSize - 1));
 
 /** Options that change the result of a forward pass. */
 const forwardOptions = (r: Random, heads: number, layers: number) => ({
@@ -88,7 +97,11 @@ const verbs: Record<string, Verb> = {
     const [width, rows] = [r.pick(widths), r.int(1, 70)];
     const [x, weight] = [filled(r, ...[2, 3].slice(0, r.int(0, 2)), rows, width), filled(r, r.pick(widths), width)];
     const options = chance(r, 0.5) ? { bias: filled(r, weight.shape[0] as number) } : {};
-    await compare(() => mh.linear(x, weight, options), () => pool.linear(x, weight, options), 'linear');
+    await compare(
+      () => mh.linear(x, weight, options),
+      () => pool.linear(x, weight, options),
+      'linear',
+    );
   },
 
   async rotate(pool, r, compare) {
@@ -96,7 +109,11 @@ const verbs: Record<string, Verb> = {
     const x = filled(r, batch, r.int(1, 3), tokens, width);
     const positions = Int32Array.from({ length: chance(r, 0.5) ? tokens : batch * tokens }, () => r.int(0, 999));
     const rope = { style: r.pick(['half', 'interleaved'] as const), ...(chance(r, 0.5) && { rotaryDim: 4 }) };
-    await compare(() => mh.rotate(x, positions, rope), () => pool.rotate(x, positions, rope), 'rotate');
+    await compare(
+      () => mh.rotate(x, positions, rope),
+      () => pool.rotate(x, positions, rope),
+      'rotate',
+    );
   },
 
   async latentAttention(pool, r, compare) {
@@ -112,7 +129,11 @@ const verbs: Record<string, Verb> = {
       ...(chance(r, 0.5) && { causal: 'bottomRight' as const }),
       ...(chance(r, 0.5) && { return: ['lse', 'weights'] as const }),
     };
-    await compare(() => mh.latentAttention(inputs, options), () => pool.latentAttention(inputs, options), described(options));
+    await compare(
+      () => mh.latentAttention(inputs, options),
+      () => pool.latentAttention(inputs, options),
+      described(options),
+    );
   },
 
   async headStatistics(pool, r, compare) {
@@ -121,7 +142,11 @@ const verbs: Record<string, Verb> = {
     const q = [filled(r, 1, heads, queries, 8), filled(r, 1, heads, keys, 8)] as const;
     const { weights } = mh.attention(q[0], q[1], q[1], { return: ['weights'] });
     const options = chance(r, 0.5) ? { tokens: tokensOf(r, keys, 4) } : {};
-    await compare(() => headStatistics(mh, weights, options), () => pool.headStatistics(weights, options), 'headStatistics');
+    await compare(
+      () => headStatistics(mh, weights, options),
+      () => pool.headStatistics(weights, options),
+      'headStatistics',
+    );
   },
 
   async scores(pool, r, compare) {
@@ -159,17 +184,37 @@ const verbs: Record<string, Verb> = {
     const batch = r.int(1, 2);
     const input = (tokens: number) => filled(r, batch, tokens, config.embedDim);
     const x = input(r.pick([1, 5, 40]));
-    const options = { ...forwardOptions(r, config.numHeads, 1), ...(chance(r, 0.5) && { return: ['attentionOut'] as const }), causal: 'topLeft' as const };
-    await compare(() => local.forward(x, options), () => remote.forward(x, options), `forward, ${what}`);
+    const options = {
+      ...forwardOptions(r, config.numHeads, 1),
+      ...(chance(r, 0.5) && { return: ['attentionOut'] as const }),
+      causal: 'topLeft' as const,
+    };
+    await compare(
+      () => local.forward(x, options),
+      () => remote.forward(x, options),
+      `forward, ${what}`,
+    );
 
     const caches = [local.createCache(kept(random(1), batch)), await remote.createCache(kept(random(1), batch))] as const;
     for (const tokens of [r.int(1, 20), 1, 3]) {
       const next = input(tokens);
-      await compare(() => local.step(next, caches[0]), () => remote.step(next, caches[1]), `step, ${what}`);
+      await compare(
+        () => local.step(next, caches[0]),
+        () => remote.step(next, caches[1]),
+        `step, ${what}`,
+      );
     }
     const dOut = filled(r, ...x.shape);
-    await compare(() => local.backward(x, dOut), () => remote.backward(x, dOut), `backward, ${what}`);
-    await compare(() => local.stateDict(), () => remote.stateDict(), `stateDict, ${what}`);
+    await compare(
+      () => local.backward(x, dOut),
+      () => remote.backward(x, dOut),
+      `backward, ${what}`,
+    );
+    await compare(
+      () => local.stateDict(),
+      () => remote.stateDict(),
+      `stateDict, ${what}`,
+    );
     for (const each of [caches[1], remote]) each.dispose();
   },
 
@@ -186,7 +231,11 @@ const verbs: Record<string, Verb> = {
         ...{ batch, ...forwardOptions(r, config.numHeads, config.numLayers) },
         ...(chance(r, 0.4) && { return: ['logits', 'hidden'] as const }),
       };
-      await compare(() => local.forward(ids, options as object), () => remote.forward(ids, options as object), `forward, ${what}`);
+      await compare(
+        () => local.forward(ids, options as object),
+        () => remote.forward(ids, options as object),
+        `forward, ${what}`,
+      );
     }
     if (config.causal !== false) {
       const batch = r.int(1, 2);
@@ -195,17 +244,33 @@ const verbs: Record<string, Verb> = {
       for (const tokens of [r.int(1, 20), 1, 1, 4]) {
         const ids = tokensOf(r, batch * tokens, config.vocabSize);
         const options = chance(r, 0.3) ? ({ return: ['logits', 'hidden'] } as const) : {};
-        await compare(() => local.step(ids, caches[0], options as object), () => remote.step(ids, caches[1], options as object), `step, ${what}`);
+        await compare(
+          () => local.step(ids, caches[0], options as object),
+          () => remote.step(ids, caches[1], options as object),
+          `step, ${what}`,
+        );
       }
       const length = r.int(0, caches[0].length());
       caches[0].truncate(length);
       await caches[1].truncate(length);
       const [id] = [tokensOf(r, batch, config.vocabSize)];
-      await compare(() => local.step(id, caches[0]), () => remote.step(id, caches[1]), `step after truncate, ${what}`);
-      await compare(() => caches[0].length(), () => caches[1].length(), `length, ${what}`);
+      await compare(
+        () => local.step(id, caches[0]),
+        () => remote.step(id, caches[1]),
+        `step after truncate, ${what}`,
+      );
+      await compare(
+        () => caches[0].length(),
+        () => caches[1].length(),
+        `length, ${what}`,
+      );
       caches[1].dispose();
     }
-    await compare(() => local.stateDict(), () => remote.stateDict(), `stateDict, ${what}`);
+    await compare(
+      () => local.stateDict(),
+      () => remote.stateDict(),
+      `stateDict, ${what}`,
+    );
     remote.dispose();
   },
 
@@ -228,35 +293,85 @@ const verbs: Record<string, Verb> = {
     };
     for (let step = 0; step < 2; step += 1) {
       const given = batchOf();
-      await compare(() => mine.step(...given), () => theirs.step(...given), `trainer.step, ${what}`);
+      await compare(
+        () => mine.step(...given),
+        () => theirs.step(...given),
+        `trainer.step, ${what}`,
+      );
     }
     const checkpoint = mine.checkpoint();
-    await compare(() => checkpoint, () => theirs.checkpoint(), `checkpoint, ${what}`);
+    await compare(
+      () => checkpoint,
+      () => theirs.checkpoint(),
+      `checkpoint, ${what}`,
+    );
     for (const given of [batchOf(), batchOf()]) {
-      await compare(() => mine.accumulate(...given), () => theirs.accumulate(...given), `accumulate, ${what}`);
+      await compare(
+        () => mine.accumulate(...given),
+        () => theirs.accumulate(...given),
+        `accumulate, ${what}`,
+      );
     }
-    await compare(() => mine.gradients(), () => theirs.gradients(), `gradients, ${what}`);
-    await compare(() => mine.update(), () => theirs.update(), `update, ${what}`);
+    await compare(
+      () => mine.gradients(),
+      () => theirs.gradients(),
+      `gradients, ${what}`,
+    );
+    await compare(
+      () => mine.update(),
+      () => theirs.update(),
+      `update, ${what}`,
+    );
     mine.setLearningRate(0.5);
     await theirs.setLearningRate(0.5);
     const given = batchOf();
-    await compare(() => mine.step(...given), () => theirs.step(...given), `step at another rate, ${what}`);
+    await compare(
+      () => mine.step(...given),
+      () => theirs.step(...given),
+      `step at another rate, ${what}`,
+    );
     const ids = tokensOf(r, 9, config.vocabSize);
-    await compare(() => local.forward(ids), () => remote.forward(ids), `forward after training, ${what}`);
+    await compare(
+      () => local.forward(ids),
+      () => remote.forward(ids),
+      `forward after training, ${what}`,
+    );
     mine.restore(checkpoint);
     await theirs.restore(checkpoint);
-    await compare(() => [mine.steps(), mine.stateDict()], async () => [await theirs.steps(), await theirs.stateDict()], `restored, ${what}`);
+    await compare(
+      () => [mine.steps(), mine.stateDict()],
+      async () => [await theirs.steps(), await theirs.stateDict()],
+      `restored, ${what}`,
+    );
     for (const each of [theirs, remote]) each.dispose();
   },
 
   async experiment(pool, r, compare) {
-    const options = { kind: r.pick(['fourJobs', 'induction'] as const), positions: r.pick(['rope', 'learned', 'alibi'] as const), batch: 4, seed: r.int(0, 99) };
+    const options = {
+      kind: r.pick(['fourJobs', 'induction'] as const),
+      positions: r.pick(['rope', 'learned', 'alibi'] as const),
+      batch: 4,
+      seed: r.int(0, 99),
+    };
     const [local, remote] = [createExperiment(mh, options), await pool.experiment(options)];
     const what = described(options);
-    for (let step = 0; step < 2; step += 1) await compare(() => local.step(), () => remote.step(), `step, ${what}`);
+    for (let step = 0; step < 2; step += 1)
+      await compare(
+        () => local.step(),
+        () => remote.step(),
+        `step, ${what}`,
+      );
     const evaluation = { sequences: 8, ablation: chance(r, 0.5) };
-    await compare(() => local.evaluate(evaluation), () => remote.evaluate(evaluation), `evaluate, ${what}`);
-    await compare(() => local.checkpoint(), () => remote.checkpoint(), `checkpoint, ${what}`);
+    await compare(
+      () => local.evaluate(evaluation),
+      () => remote.evaluate(evaluation),
+      `evaluate, ${what}`,
+    );
+    await compare(
+      () => local.checkpoint(),
+      () => remote.checkpoint(),
+      `checkpoint, ${what}`,
+    );
     remote.dispose();
   },
 };

@@ -97,7 +97,10 @@ describe.each(['auto', 'messages'] as const)('a worker that goes on with an abor
 
   test('has a second, and ten if objects live in it', async () => {
     using pool = await createPool({ workers: 1, exchange });
-    for (const [objects, milliseconds] of [[false, 1000], [true, 10_000]] as const) {
+    for (const [objects, milliseconds] of [
+      [false, 1000],
+      [true, 10_000],
+    ] as const) {
       const thread = await onlyThread();
       if (objects) await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 4 });
       const ended = new Promise((resolve) => thread?.once('exit', resolve));
@@ -229,70 +232,71 @@ type Arrays = { readonly data: Float32Array; readonly shape: readonly number[] }
 const plain = ({ data, shape }: Arrays) => ({ data: data.slice(), shape });
 
 /** Calls of all kinds (divided, with transferred buffers, of objects), each with the expected result of one thread. */
-const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expected: object][] => {
-  const all = { workers: 'all' } as const;
-  const { q, k, v } = small;
-  const lse = { return: ['lse'] } as const;
-  const tokens = filled(r, 40, 2, 8);
-  const cu = { cuQ: Int32Array.of(0, 30, 40), cuK: Int32Array.of(0, 30, 40) };
-  const [whole, packed] = [mh.attention(q, k, v, lse), mh.attentionVarlen(tokens, tokens, tokens, { ...cu, ...lse })];
-  const inputs = { q, k, v, out: plain(whole.out), lse: plain(whole.lse), dOut: filled(r, 1, 2, 20, 8) };
-  const ofTokens = { q: tokens, k: tokens, v: tokens, out: plain(packed.out), lse: plain(packed.lse), dOut: filled(r, 40, 2, 8) };
-  const ofCache = { numKvHeads: 2, headDim: 8, capacity: 40 };
-  const stage = { stage: 'weights', chunk: 6 } as const;
-  const config: TransformerConfig = { embedDim: 160, numHeads: 4, numLayers: 2, vocabSize: 300, mlpDim: 160, rope: { style: 'half' } };
-  const ids = Int32Array.from({ length: 12 }, (_, at) => (at * 37) % 300);
+const kindsOf = (pool: Pool) =>
+  mh.scope((): [run: () => Promise<object>, expected: object][] => {
+    const all = { workers: 'all' } as const;
+    const { q, k, v } = small;
+    const lse = { return: ['lse'] } as const;
+    const tokens = filled(r, 40, 2, 8);
+    const cu = { cuQ: Int32Array.of(0, 30, 40), cuK: Int32Array.of(0, 30, 40) };
+    const [whole, packed] = [mh.attention(q, k, v, lse), mh.attentionVarlen(tokens, tokens, tokens, { ...cu, ...lse })];
+    const inputs = { q, k, v, out: plain(whole.out), lse: plain(whole.lse), dOut: filled(r, 1, 2, 20, 8) };
+    const ofTokens = { q: tokens, k: tokens, v: tokens, out: plain(packed.out), lse: plain(packed.lse), dOut: filled(r, 40, 2, 8) };
+    const ofCache = { numKvHeads: 2, headDim: 8, capacity: 40 };
+    const stage = { stage: 'weights', chunk: 6 } as const;
+    const config: TransformerConfig = { embedDim: 160, numHeads: 4, numLayers: 2, vocabSize: 300, mlpDim: 160, rope: { style: 'half' } };
+    const ids = Int32Array.from({ length: 12 }, (_, at) => (at * 37) % 300);
 
-  const calls = {
-    attention: () => pool.attention(q, k, v, lse),
-    async transfer() {
-      const { operands: _, ...results } = await pool.attention(plain(q), plain(k), plain(v), { ...lse, transfer: true });
-      return results;
-    },
-    varlen: () => pool.attentionVarlen(tokens, tokens, tokens, { ...cu, ...lse }),
-    backward: () => pool.attentionBackward(inputs),
-    varlenBackward: () => pool.attentionVarlenBackward(ofTokens, cu),
-    async scores() {
-      const chunks = [];
-      for await (const chunk of pool.scores(q, k, stage)) chunks.push(chunk);
-      return chunks;
-    },
-    async cache() {
-      using cache = await pool.createCache(ofCache, all);
-      await cache.append(k, v);
-      return await cache.attend(q, lse);
-    },
-    async transformer() {
-      using model = await pool.transformer(config, all);
-      await model.initialize({ seed: 1 });
-      using cache = await model.createCache({ capacity: 20 });
-      const { logits } = await model.step(ids, cache);
-      return [logits, (await model.step(ids.subarray(3, 4), cache)).logits];
-    },
-    async trainer() {
-      using model = await pool.transformer(config, all);
-      await model.initialize({ seed: 1 });
-      using trainer = await pool.trainer(model);
-      return [await trainer.step(ids, ids), await trainer.step(ids, ids)];
-    },
-  };
+    const calls = {
+      attention: () => pool.attention(q, k, v, lse),
+      async transfer() {
+        const { operands: _, ...results } = await pool.attention(plain(q), plain(k), plain(v), { ...lse, transfer: true });
+        return results;
+      },
+      varlen: () => pool.attentionVarlen(tokens, tokens, tokens, { ...cu, ...lse }),
+      backward: () => pool.attentionBackward(inputs),
+      varlenBackward: () => pool.attentionVarlenBackward(ofTokens, cu),
+      async scores() {
+        const chunks = [];
+        for await (const chunk of pool.scores(q, k, stage)) chunks.push(chunk);
+        return chunks;
+      },
+      async cache() {
+        using cache = await pool.createCache(ofCache, all);
+        await cache.append(k, v);
+        return await cache.attend(q, lse);
+      },
+      async transformer() {
+        using model = await pool.transformer(config, all);
+        await model.initialize({ seed: 1 });
+        using cache = await model.createCache({ capacity: 20 });
+        const { logits } = await model.step(ids, cache);
+        return [logits, (await model.step(ids.subarray(3, 4), cache)).logits];
+      },
+      async trainer() {
+        using model = await pool.transformer(config, all);
+        await model.initialize({ seed: 1 });
+        using trainer = await pool.trainer(model);
+        return [await trainer.step(ids, ids), await trainer.step(ids, ids)];
+      },
+    };
 
-  const cache = mh.createCache(ofCache);
-  cache.append(k, v);
-  const model = mh.transformer(config);
-  model.initialize({ seed: 1 });
-  const kept = model.createCache({ capacity: 20 });
-  const logits = [ids, ids.subarray(3, 4)].map((each) => model.step(each, kept).logits);
-  const trainer = mh.trainer(model);
-  const expected: Record<keyof typeof calls, object> = {
-    ...{ attention: whole, transfer: whole, varlen: packed },
-    ...{ backward: mh.attentionBackward(inputs), varlenBackward: mh.attentionVarlenBackward(ofTokens, cu) },
-    ...{ scores: [...mh.scores(q, k, stage)], cache: cache.attend(q, lse), transformer: logits },
-    trainer: [trainer.step(ids, ids), trainer.step(ids, ids)],
-  };
-  // Tensors do not outlive the scope.
-  return Object.entries(calls).map(([name, run]) => [run, copied(expected[name as keyof typeof calls])]);
-});
+    const cache = mh.createCache(ofCache);
+    cache.append(k, v);
+    const model = mh.transformer(config);
+    model.initialize({ seed: 1 });
+    const kept = model.createCache({ capacity: 20 });
+    const logits = [ids, ids.subarray(3, 4)].map((each) => model.step(each, kept).logits);
+    const trainer = mh.trainer(model);
+    const expected: Record<keyof typeof calls, object> = {
+      ...{ attention: whole, transfer: whole, varlen: packed },
+      ...{ backward: mh.attentionBackward(inputs), varlenBackward: mh.attentionVarlenBackward(ofTokens, cu) },
+      ...{ scores: [...mh.scores(q, k, stage)], cache: cache.attend(q, lse), transformer: logits },
+      trainer: [trainer.step(ids, ids), trainer.step(ids, ids)],
+    };
+    // Tensors do not outlive the scope.
+    return Object.entries(calls).map(([name, run]) => [run, copied(expected[name as keyof typeof calls])]);
+  });
 
 /** Replaces tensors in results by copies. */
 function copied<T>(value: T): T {

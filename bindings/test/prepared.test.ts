@@ -10,14 +10,12 @@ import { maxDifference } from './reference.ts';
 const tiny = [1, 4, 32, 16];
 
 /** The numbers of a tensor as bits. */
-const bits = ({ data }: Tensor<FloatDType>): Uint8Array =>
-  new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
+const bits = ({ data }: Tensor<FloatDType>): Uint8Array => new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
 
 describe.each(builds)('prepare, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  const filledTensor = (shape: readonly number[], seed: number): Tensor =>
-    mh.tensor(random(seed).floats(shape.reduce((a, b) => a * b, 1)), shape);
+  const filledTensor = (shape: readonly number[], seed: number): Tensor => mh.tensor(random(seed).floats(shape.reduce((a, b) => a * b, 1)), shape);
   const inputs = () => [1, 2, 3].map((seed) => filledTensor(tiny, seed)) as [Tensor, Tensor, Tensor];
 
   /** Expects run() to write what attention() returns with the same options. */
@@ -39,35 +37,31 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   }
 
-  it(
-    `equals attention() bit for bit on random shapes and options (MULTIHEAD_SEED=${runSeed})`,
-    { timeout: 0 },
-    () => {
-      for (let round = 0; round < caseCount(100); round += 1) {
-        const c = randomCase(runSeed + round);
-        const { return: _, capture: __, outDtype: ___, ...masking } = { capture: 0, ...c.options };
-        mh.scope(() => {
-          const [q, k, v] = [c.q, c.k, c.v].map(({ given }) => {
-            const { shape, data } = given;
-            const stated = 'dtype' in given && given.dtype !== undefined ? given.dtype : 'f32';
-            return mh.tensor<FloatDType>(data, [...shape], { dtype: stated });
-          }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
-          const options: PrepareOptions = {
-            ...masking,
-            ...{ q: q.shape, numKvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
-            ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, return: ['lse'] },
-          };
-          const op = mh.prepare(options);
-          for (let run = 0; run < 2; run += 1) {
-            expectEqual(options, [q, k, v], (out, lse) => op.run(q, k, v, out, lse), c.label);
-            q.data.reverse();
-            v.data.reverse();
-          }
-        });
-      }
-      expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
-    },
-  );
+  it(`equals attention() bit for bit on random shapes and options (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+    for (let round = 0; round < caseCount(100); round += 1) {
+      const c = randomCase(runSeed + round);
+      const { return: _, capture: __, outDtype: ___, ...masking } = { capture: 0, ...c.options };
+      mh.scope(() => {
+        const [q, k, v] = [c.q, c.k, c.v].map(({ given }) => {
+          const { shape, data } = given;
+          const stated = 'dtype' in given && given.dtype !== undefined ? given.dtype : 'f32';
+          return mh.tensor<FloatDType>(data, [...shape], { dtype: stated });
+        }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
+        const options: PrepareOptions = {
+          ...masking,
+          ...{ q: q.shape, numKvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
+          ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, return: ['lse'] },
+        };
+        const op = mh.prepare(options);
+        for (let run = 0; run < 2; run += 1) {
+          expectEqual(options, [q, k, v], (out, lse) => op.run(q, k, v, out, lse), c.label);
+          q.data.reverse();
+          v.data.reverse();
+        }
+      });
+    }
+    expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+  });
 
   it('has the shapes that its runs take', () => {
     using op = mh.prepare({ q: [2, 6, 5, 8], numKvHeads: 3, keys: 7, valueDim: 4 });
@@ -134,7 +128,12 @@ describe.each(builds)('prepare, %s', async (simd) => {
       };
       const op = mh.prepare({ ...options, kvLengths: Int32Array.of(40, 0, 7) });
       const before = mh.memory();
-      for (const lengths of [[1, 40, 40], [0, 0, 0], [40, 40, 40], [9, 17, 33]]) {
+      for (const lengths of [
+        [1, 40, 40],
+        [0, 0, 0],
+        [40, 40, 40],
+        [9, 17, 33],
+      ]) {
         const kvLengths = Int32Array.from(lengths);
         op.setKvLengths(kvLengths);
         expect(mh.memory()).toEqual(before);

@@ -1,14 +1,6 @@
 // Compares mh.prepareBackward() with mh.attentionBackward(), bit for bit; and tests bad arguments of run().
 
-import type {
-  AttentionGradients,
-  FloatDType,
-  GradientName,
-  MaskOptions,
-  MultiheadErrorCode,
-  PrepareBackwardOptions,
-  Tensor,
-} from 'multihead';
+import type { AttentionGradients, FloatDType, GradientName, MaskOptions, MultiheadErrorCode, PrepareBackwardOptions, Tensor } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { attentionSchema } from '../src/attention/options.ts';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
@@ -27,8 +19,7 @@ const bits = (numbers: Tensor | Float32Array): Uint32Array => {
 describe.each(builds)('prepareBackward, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  const filled = (shape: readonly number[], seed: number): Tensor =>
-    mh.tensor(random(seed).floats(product(shape)), shape);
+  const filled = (shape: readonly number[], seed: number): Tensor => mh.tensor(random(seed).floats(product(shape)), shape);
 
   /** Makes the inputs of a backward call of q, k and v with these options; they belong to the open scope. */
   function inputsOf(options: MaskOptions, shape: readonly number[] = tiny, keyShape = shape) {
@@ -54,51 +45,47 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
     });
   }
 
-  it(
-    `equals attentionBackward() bit for bit on random shapes and options (MULTIHEAD_SEED=${runSeed})`,
-    { timeout: 0 },
-    () => {
-      for (let round = 0; round < caseCount(100); round += 1) {
-        const c = randomCase(runSeed + round);
-        const { return: _, capture: __, outDtype: ___, ...options } = { capture: 0, ...c.options };
-        const r = random(runSeed + round + 1);
-        mh.scope(() => {
-          const [q, k, v] = [c.q, c.k, c.v].map(({ given }) => {
-            const stated = 'dtype' in given && given.dtype !== undefined ? given.dtype : 'f32';
-            return mh.tensor<FloatDType>(given.data, [...given.shape], { dtype: stated });
-          }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
-          const dOutDtype = r.pick(['f32', 'f16', 'bf16'] as const);
-          const names: GradientName[] = ['dQ', 'dK', 'dV'];
-          if (options.bias !== undefined) names.push('dBias');
-          if (options.sinks !== undefined) names.push('dSinks');
-          if (options.qkNorm !== undefined) names.push('dQGain', 'dKGain');
-          const dBias = options.bias && mh.zeros([...options.bias.shape]);
-          const op = mh.prepareBackward({
-            ...options,
-            ...{ q: q.shape, numKvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
-            ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, dOutDtype },
-            ...{ return: names, out: { dBias } },
-          });
-          for (let run = 0; run < 2; run += 1) {
-            const { out, lse } = mh.attention(q, k, v, { ...options, outDtype: c.outDtype, return: ['lse'] });
-            const numbers = mh.tensor(r.floats(product(out.shape)), out.shape);
-            const dOut = mh.tensor<FloatDType>(numbers.toFloat32(), out.shape, { dtype: dOutDtype });
-            const inputs = { q, k, v, out, lse, dOut };
-            const expected: Partial<AttentionGradients> = mh.attentionBackward(inputs, { ...options, return: names });
-            const outputs = outputsFor(inputs);
-            const actual = { ...outputs, dBias, ...op.run(inputs, outputs) };
-            for (const name of names) {
-              const [got, wanted] = [actual[name], expected[name]] as [Tensor | Float32Array, Tensor | Float32Array];
-              expect(bits(got), `${name}, ${c.label}`).toEqual(bits(wanted));
-            }
-            q.data.reverse();
-            v.data.reverse();
-          }
+  it(`equals attentionBackward() bit for bit on random shapes and options (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+    for (let round = 0; round < caseCount(100); round += 1) {
+      const c = randomCase(runSeed + round);
+      const { return: _, capture: __, outDtype: ___, ...options } = { capture: 0, ...c.options };
+      const r = random(runSeed + round + 1);
+      mh.scope(() => {
+        const [q, k, v] = [c.q, c.k, c.v].map(({ given }) => {
+          const stated = 'dtype' in given && given.dtype !== undefined ? given.dtype : 'f32';
+          return mh.tensor<FloatDType>(given.data, [...given.shape], { dtype: stated });
+        }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
+        const dOutDtype = r.pick(['f32', 'f16', 'bf16'] as const);
+        const names: GradientName[] = ['dQ', 'dK', 'dV'];
+        if (options.bias !== undefined) names.push('dBias');
+        if (options.sinks !== undefined) names.push('dSinks');
+        if (options.qkNorm !== undefined) names.push('dQGain', 'dKGain');
+        const dBias = options.bias && mh.zeros([...options.bias.shape]);
+        const op = mh.prepareBackward({
+          ...options,
+          ...{ q: q.shape, numKvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
+          ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, dOutDtype },
+          ...{ return: names, out: { dBias } },
         });
-      }
-      expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
-    },
-  );
+        for (let run = 0; run < 2; run += 1) {
+          const { out, lse } = mh.attention(q, k, v, { ...options, outDtype: c.outDtype, return: ['lse'] });
+          const numbers = mh.tensor(r.floats(product(out.shape)), out.shape);
+          const dOut = mh.tensor<FloatDType>(numbers.toFloat32(), out.shape, { dtype: dOutDtype });
+          const inputs = { q, k, v, out, lse, dOut };
+          const expected: Partial<AttentionGradients> = mh.attentionBackward(inputs, { ...options, return: names });
+          const outputs = outputsFor(inputs);
+          const actual = { ...outputs, dBias, ...op.run(inputs, outputs) };
+          for (const name of names) {
+            const [got, wanted] = [actual[name], expected[name]] as [Tensor | Float32Array, Tensor | Float32Array];
+            expect(bits(got), `${name}, ${c.label}`).toEqual(bits(wanted));
+          }
+          q.data.reverse();
+          v.data.reverse();
+        }
+      });
+    }
+    expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+  });
 
   it('has the shapes that its runs take', () => {
     using op = mh.prepareBackward({ q: [2, 6, 5, 8], numKvHeads: 3, keys: 7, valueDim: 4 });
@@ -176,9 +163,16 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
 
   it('runs with new lengths', () => {
     mh.scope(() => {
-      const [shape, keyShape] = [[3, 2, 9, 16], [3, 2, 40, 16]];
+      const [shape, keyShape] = [
+        [3, 2, 9, 16],
+        [3, 2, 40, 16],
+      ];
       const op = mh.prepareBackward({ q: shape, keys: 40, causal: 'bottomRightOfLength', kvLengths: Int32Array.of(40, 0, 7) });
-      for (const lengths of [[1, 40, 40], [0, 0, 0], [9, 17, 33]]) {
+      for (const lengths of [
+        [1, 40, 40],
+        [0, 0, 0],
+        [9, 17, 33],
+      ]) {
         const kvLengths = Int32Array.from(lengths);
         op.setKvLengths(kvLengths);
         const options = { causal: 'bottomRightOfLength', kvLengths } as const;
@@ -226,8 +220,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
       const run = op.run.bind(op) as (...given: unknown[]) => unknown;
       const refused = (changes: object, code: string, argument: string, word: string) => {
         const error = errorOf(() => {
-          const part = (whole: object) =>
-            Object.fromEntries(Object.entries({ ...whole, ...changes }).filter(([name]) => name in whole));
+          const part = (whole: object) => Object.fromEntries(Object.entries({ ...whole, ...changes }).filter(([name]) => name in whole));
           run(part(inputs), part(outputs));
         });
         expect([error.code, error.argument]).toEqual([code, argument]);

@@ -86,7 +86,13 @@ describe('errors', () => {
 
   it('of tensors that cannot be written are short', () => {
     const data = new Float32Array(1);
-    for (const wrong of [1, { data, shape: [2] }, { data: [1], shape: [1] }, { data, shape: 'a' }, { data: new Uint16Array(1), shape: [1], dtype: huge }]) {
+    for (const wrong of [
+      1,
+      { data, shape: [2] },
+      { data: [1], shape: [1] },
+      { data, shape: 'a' },
+      { data: new Uint16Array(1), shape: [1], dtype: huge },
+    ]) {
       expectShort(errorOf(() => writeSafetensors({ [huge]: wrong } as unknown as SafetensorsSource)));
     }
     expectShort(errorOf(() => writeSafetensors({ [`${huge}\ud83d`]: { data, shape: [1] } })));

@@ -69,8 +69,7 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
 
   it('a tensor is refused by every operation, as any argument', () => {
     mh.scope(() => {
-      const tensor = (...shape: number[]) =>
-        mh.tensor(random(1).floats(shape.reduce((a, b) => a * b, 1)), shape);
+      const tensor = (...shape: number[]) => mh.tensor(random(1).floats(shape.reduce((a, b) => a * b, 1)), shape);
       const x = tensor(1, 2, 3, 4);
       const mask = mh.tensor(new Uint8Array(9).fill(1), [3, 3]);
       const p = proxied(x);

@@ -1,15 +1,7 @@
 // Random calls with combinations of options, for the suites that compare with float64. The seed alone determines a
 // case.
 
-import type {
-  Alignment,
-  AttentionOptions,
-  Capture,
-  FloatDType,
-  FloatTensorLike,
-  MaskOptions,
-  ScoreStage,
-} from 'multihead';
+import type { Alignment, AttentionOptions, Capture, FloatDType, FloatTensorLike, MaskOptions, ScoreStage } from 'multihead';
 import { encode, round } from './half_reference.ts';
 import { random, type Random } from './random.ts';
 import type { Plain, ReferenceOptions, ReferenceResult } from './reference.ts';
@@ -54,9 +46,7 @@ function maskShape(r: Random, full: readonly number[]): number[] {
 
 export function randomMask(r: Random, shape: number[]) {
   const density = r.pick([0.2, 0.7, 0.9]);
-  const data = Uint8Array.from({ length: product(shape) }, () =>
-    chance(r, density) ? r.int(1, 255) : 0,
-  );
+  const data = Uint8Array.from({ length: product(shape) }, () => (chance(r, density) ? r.int(1, 255) : 0));
   return { shape, data };
 }
 
@@ -69,23 +59,13 @@ export function randomBias(r: Random, shape: number[]) {
 type Extents = readonly [batch: number, heads: number, queries: number, keys: number];
 
 function randomAlignment(r: Random, [, , queries, keys]: Extents, lengths: boolean): Alignment {
-  return r.pick<Alignment>([
-    'topLeft',
-    'bottomRight',
-    { offset: r.int(-queries - 1, keys + 1) },
-    lengths ? 'bottomRightOfLength' : 'topLeft',
-  ]);
+  return r.pick<Alignment>(['topLeft', 'bottomRight', { offset: r.int(-queries - 1, keys + 1) }, lengths ? 'bottomRightOfLength' : 'topLeft']);
 }
 
 /** Random causal, window and kvLengths options. */
-function randomOrder(
-  r: Random,
-  extents: Extents,
-): Pick<MaskOptions, 'causal' | 'window' | 'kvLengths'> {
+function randomOrder(r: Random, extents: Extents): Pick<MaskOptions, 'causal' | 'window' | 'kvLengths'> {
   const [batch, , , keys] = extents;
-  const lengths = chance(r, 0.3)
-    ? Int32Array.from({ length: batch }, () => r.int(0, keys))
-    : undefined;
+  const lengths = chance(r, 0.3) ? Int32Array.from({ length: batch }, () => r.int(0, keys)) : undefined;
   const alignment = () => randomAlignment(r, extents, lengths !== undefined);
   const causal = chance(r, 0.5) ? alignment() : false;
   const side = () => (chance(r, 0.4) ? -1 : r.int(0, chance(r, 0.5) ? 6 : keys + 2));
@@ -125,10 +105,7 @@ function randomNorm(r: Random, width: number) {
 }
 
 /** Random options that do not depend on lengths; also for packed sequences and caches. */
-export function randomScoring(
-  r: Random,
-  heads: number,
-): Pick<MaskOptions, 'scale' | 'alibi' | 'softcap' | 'sinks'> {
+export function randomScoring(r: Random, heads: number): Pick<MaskOptions, 'scale' | 'alibi' | 'softcap' | 'sinks'> {
   return {
     ...(chance(r, 0.4) ? { scale: r.pick([0, -0.7, 0.3, 1]) } : {}),
     ...(chance(r, 0.25) ? { alibi: chance(r, 0.5) || r.floats(heads) } : {}),
@@ -170,8 +147,7 @@ export function randomCase(seed: number) {
   const [width, valueDim] = [r.pick([1, 3, 7, 8, 20, 33, 64]), r.pick([1, 4, 5, 20, 64])];
   const dtype = randomDType(r);
   const qDType = chance(r, 0.2) ? randomDType(r) : dtype;
-  const tensor = (of: FloatDType, ...shape: number[]) =>
-    stored(of, shape, r.floats(product(shape)));
+  const tensor = (of: FloatDType, ...shape: number[]) => stored(of, shape, r.floats(product(shape)));
   const q = tensor(qDType, batch, heads, queries, width);
   const k = tensor(dtype, batch, numKvHeads, keys, width);
   const v = tensor(dtype, batch, numKvHeads, keys, valueDim);
@@ -208,16 +184,12 @@ export function randomCase(seed: number) {
 export function tolerance(width: number, options: MaskOptions, expected: ReferenceResult): number {
   const scale = Math.abs(options.scale ?? 1 / Math.sqrt(width));
   const visible = expected.masked.filter((score) => Number.isFinite(score)).map(Math.abs);
-  const largest = visible.reduce(
-    (a, b) => Math.max(a, b),
-    scale * width * (options.qkNorm ? 2 : 0.25),
-  );
+  const largest = visible.reduce((a, b) => Math.max(a, b), scale * width * (options.qkNorm ? 2 : 0.25));
   return 2e-6 * Math.max(1, largest / 8);
 }
 
 /** Tolerance for a stage: scores, unlike weights, are not bounded by 1, and scores of hidden keys may be larger. */
-export const stageTolerance = (stage: ScoreStage, allowed: number): number =>
-  stage === 'weights' ? allowed : 2 * allowed;
+export const stageTolerance = (stage: ScoreStage, allowed: number): number => (stage === 'weights' ? allowed : 2 * allowed);
 
 /** The part of (B, H_q, N_q, N_k) that a capture copies. */
 export function capturedPart(

@@ -112,23 +112,13 @@ export function randomModule(r: Random, decodes = false): RandomModule {
 }
 
 /** Shape of a random mask: rank 2 or 4 with shared axes, and with `flat` also PyTorch's rank 3. */
-function scoresShape(
-  r: Random,
-  [b, h, n, m]: readonly [number, number, number, number],
-  flat = false,
-) {
+function scoresShape(r: Random, [b, h, n, m]: readonly [number, number, number, number], flat = false) {
   if (flat && chance(r, 0.4)) return [b * h, n, m];
   const shape = [b, h, n, m].map((extent) => (chance(r, 0.3) ? 1 : extent));
   return chance(r, 0.4) ? shape.slice(2) : shape;
 }
 
-export function randomForward(
-  r: Random,
-  config: ModuleConfig,
-  batch: number,
-  queries: number,
-  keys: number,
-): ForwardOptions {
+export function randomForward(r: Random, config: ModuleConfig, batch: number, queries: number, keys: number): ForwardOptions {
   const { numHeads, headDim } = config;
   const scores = [batch, numHeads, queries, keys] as const;
   const inverted = (shape: number[]) => ({

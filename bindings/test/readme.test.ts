@@ -30,10 +30,7 @@ async function examplesOf(readme: string, label: string): Promise<Example[]> {
   });
 }
 
-const examples = [
-  ...(await examplesOf('README.md', 'package')),
-  ...(await examplesOf('../README.md', 'project')),
-];
+const examples = [...(await examplesOf('README.md', 'package')), ...(await examplesOf('../README.md', 'project'))];
 const ofLanguage = (language: string) => examples.filter((example) => example.language === language);
 
 describe('the examples of the READMEs', { timeout: 60_000 }, () => {
@@ -47,9 +44,7 @@ describe('the examples of the READMEs', { timeout: 60_000 }, () => {
 
   it('are in languages that are tested', () => {
     // tests/native/readme.test.mjs tests the other languages.
-    expect(new Set(examples.map(({ language }) => language))).toEqual(
-      new Set(['js', 'ts', 'sh', 'cpp']),
-    );
+    expect(new Set(examples.map(({ language }) => language))).toEqual(new Set(['js', 'ts', 'sh', 'cpp']));
     expect([ofLanguage('js').length, ofLanguage('ts').length]).toEqual([12, 9]);
     const shell = ofLanguage('sh').filter(({ name }) => name.startsWith('package'));
     // command.test.ts runs the lines of the other one.

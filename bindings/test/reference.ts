@@ -87,9 +87,7 @@ export function rotate(x: Plain, positions: ArrayLike<number>, rope: RopeRotatio
 
 export const alibiSlopes = (heads: number): number[] => {
   const n = 2 ** Math.floor(Math.log2(heads));
-  return Array.from({ length: heads }, (_, h) =>
-    h < n ? 2 ** ((-8 * (h + 1)) / n) : 2 ** ((-4 * (2 * (h - n) + 1)) / n),
-  );
+  return Array.from({ length: heads }, (_, h) => (h < n ? 2 ** ((-8 * (h + 1)) / n) : 2 ** ((-4 * (2 * (h - n) + 1)) / n)));
 };
 
 function slopesOf(alibi: MaskOptions['alibi'], heads: number): ArrayLike<number> | undefined {
@@ -98,12 +96,7 @@ function slopesOf(alibi: MaskOptions['alibi'], heads: number): ArrayLike<number>
 }
 
 /** Returns the position of query 0 in entry b. */
-export function firstPosition(
-  { causal = false, window = {}, kvLengths }: MaskOptions,
-  queries: number,
-  keys: number,
-  b: number,
-): number {
+export function firstPosition({ causal = false, window = {}, kvLengths }: MaskOptions, queries: number, keys: number, b: number): number {
   const stated: Causal = causal === true ? 'topLeft' : causal;
   const alignment: Alignment = stated || (window.align ?? 'topLeft');
   return offsetOf(alignment, queries, keys, kvLengths?.[b] ?? keys);
@@ -141,12 +134,7 @@ export function prepared(
   return y;
 }
 
-export function attention(
-  q: Plain,
-  k: Plain,
-  v: Plain,
-  options: ReferenceOptions = {},
-): ReferenceResult {
+export function attention(q: Plain, k: Plain, v: Plain, options: ReferenceOptions = {}): ReferenceResult {
   const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
   const [, numKvHeads = 0, keys = 0] = k.shape;
   const valueDim = at(v.shape, 3);
@@ -219,8 +207,7 @@ export function attention(
           const kept = keeps(b, h, i, j) ? weight / (1 - Math.fround(probability)) : 0;
           for (let d = 0; kept !== 0 && d < valueDim; d += 1) {
             const index = row * valueDim + d;
-            result.out[index] =
-              at(result.out, index) + kept * at(v.data, (kvRow + j) * valueDim + d);
+            result.out[index] = at(result.out, index) + kept * at(v.data, (kvRow + j) * valueDim + d);
           }
         }
       }
@@ -236,10 +223,7 @@ export function sequenceOf(x: Plain, first: number, last: number): Plain {
   for (let t = first; t < last; t += 1) {
     for (let h = 0; h < heads; h += 1) {
       for (let d = 0; d < width; d += 1) {
-        data[(h * (last - first) + t - first) * width + d] = at(
-          x.data,
-          (t * heads + h) * width + d,
-        );
+        data[(h * (last - first) + t - first) * width + d] = at(x.data, (t * heads + h) * width + d);
       }
     }
   }

@@ -35,26 +35,13 @@ describe.each(builds)('rotate, %s', async (simd) => {
     const x = { shape: [1, 1, 1, 4], data: new Float32Array([1, 0, 0, 1]) };
     const position = new Int32Array([1]);
     mh.scope(() => {
-      const [one, hundredth] = [1, 0.01].map((a) => [Math.cos(a), Math.sin(a)]) as [
-        number[],
-        number[],
-      ];
+      const [one, hundredth] = [1, 0.01].map((a) => [Math.cos(a), Math.sin(a)]) as [number[], number[]];
       const near = (values: number[]) => values.map((value) => expect.closeTo(value, 6) as number);
       expect([...mh.rotate(x, position, { style: 'interleaved' }).data]).toEqual(
-        near([
-          one[0] as number,
-          one[1] as number,
-          -(hundredth[1] as number),
-          hundredth[0] as number,
-        ]),
+        near([one[0] as number, one[1] as number, -(hundredth[1] as number), hundredth[0] as number]),
       );
       expect([...mh.rotate(x, position, { style: 'half' }).data]).toEqual(
-        near([
-          one[0] as number,
-          -(hundredth[1] as number),
-          one[1] as number,
-          hundredth[0] as number,
-        ]),
+        near([one[0] as number, -(hundredth[1] as number), one[1] as number, hundredth[0] as number]),
       );
       const partial = mh.rotate(x, position, { style: 'half', rotaryDim: 2, base: 3 });
       expect([...partial.data]).toEqual(near([one[0] as number, one[1] as number, 0, 1]));
@@ -66,10 +53,7 @@ describe.each(builds)('rotate, %s', async (simd) => {
     const r = random(5);
     const [q, k, v] = [filled(r, 1, 2, 3, 8), filled(r, 1, 1, 9, 8), filled(r, 1, 1, 9, 4)];
     const rope = { style: 'half', base: 100 } as const;
-    const [qPositions, kPositions] = [
-      new Int32Array([6, 7, 8]),
-      Int32Array.from({ length: 9 }, (_, j) => j),
-    ];
+    const [qPositions, kPositions] = [new Int32Array([6, 7, 8]), Int32Array.from({ length: 9 }, (_, j) => j)];
     mh.scope(() => {
       const [turnedQ, turnedK] = [mh.rotate(q, qPositions, rope), mh.rotate(k, kPositions, rope)];
       const before = mh.attention(turnedQ, turnedK, v, { causal: 'bottomRight' }).out;
@@ -82,46 +66,16 @@ describe.each(builds)('rotate, %s', async (simd) => {
     const x = filled(random(6), 2, 1, 3, 8);
     const positions = new Int32Array(3);
     const call = (more: { x?: unknown; positions?: unknown; rope?: unknown }) => () =>
-      mh.rotate(
-        (more.x ?? x) as typeof x,
-        (more.positions ?? positions) as Int32Array,
-        (more.rope ?? { style: 'half' }) as { style: 'half' },
-      );
+      mh.rotate((more.x ?? x) as typeof x, (more.positions ?? positions) as Int32Array, (more.rope ?? { style: 'half' }) as { style: 'half' });
     expectRefused(mh, call({ x: filled(random(6), 1, 3, 8) }), 'E_SHAPE', 'x', '(B, H, N, d)');
-    expectRefused(
-      mh,
-      call({ positions: new Int32Array(4) }),
-      'E_SHAPE',
-      'positions',
-      '3',
-      '6',
-      '4',
-    );
+    expectRefused(mh, call({ positions: new Int32Array(4) }), 'E_SHAPE', 'positions', '3', '6', '4');
     expectRefused(mh, call({ positions: new Int32Array(0) }), 'E_OPTION', 'positions');
-    expectRefused(
-      mh,
-      call({ positions: [0, 1, 2] }),
-      'E_OPTION',
-      'positions',
-      'Int32Array',
-      'number[]',
-    );
+    expectRefused(mh, call({ positions: [0, 1, 2] }), 'E_OPTION', 'positions', 'Int32Array', 'number[]');
     expectRefused(mh, call({ rope: {} }), 'E_OPTION', 'rope.style', 'undefined');
-    expectRefused(
-      mh,
-      call({ rope: { style: 'half', rotaryDim: 9 } }),
-      'E_OPTION',
-      'rope.rotaryDim',
-      '8',
-    );
+    expectRefused(mh, call({ rope: { style: 'half', rotaryDim: 9 } }), 'E_OPTION', 'rope.rotaryDim', '8');
     expectRefused(mh, call({ rope: { style: 'half', base: NaN } }), 'E_OPTION', 'rope.base');
     expectRefused(mh, call({ rope: { style: 'half', base: '1' } }), 'E_OPTION', 'rope.base', '"1"');
-    expectRefused(
-      mh,
-      call({ rope: { style: 'half', qPositions: positions } }),
-      'E_OPTION',
-      'qPositions',
-    );
+    expectRefused(mh, call({ rope: { style: 'half', qPositions: positions } }), 'E_OPTION', 'qPositions');
     const half = { shape: x.shape, data: new Uint16Array(48), dtype: 'f16' };
     expectRefused(mh, call({ x: half }), 'E_OPTION', 'x', 'Float32Array');
   });

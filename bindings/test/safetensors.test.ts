@@ -1,13 +1,7 @@
 // Safetensors: round trips, comparison with a second reader, and malformed or damaged files.
 
 import { readdir, readFile } from 'node:fs/promises';
-import {
-  MultiheadError,
-  readSafetensors,
-  writeSafetensors,
-  type SafetensorsTensor,
-  type Shape,
-} from 'multihead';
+import { MultiheadError, readSafetensors, writeSafetensors, type SafetensorsTensor, type Shape } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, errorOf, loadBuild } from './builds.ts';
 import { encode } from './half_reference.ts';
@@ -17,10 +11,7 @@ const encoder = new TextEncoder();
 
 /** A file with exactly this header, followed by `dataBytes` bytes of data. */
 function fileOf(header: unknown, dataBytes = 0): Uint8Array<ArrayBuffer> {
-  const text =
-    header instanceof Uint8Array
-      ? header
-      : encoder.encode(typeof header === 'string' ? header : JSON.stringify(header));
+  const text = header instanceof Uint8Array ? header : encoder.encode(typeof header === 'string' ? header : JSON.stringify(header));
   const file = new Uint8Array(8 + text.length + dataBytes);
   new DataView(file.buffer).setBigUint64(0, BigInt(text.length), true);
   file.set(text, 8);
@@ -35,9 +26,7 @@ interface Entry {
 }
 
 /** A second reader, which checks nothing and reads one number at a time. */
-function plainlyRead(
-  file: Uint8Array,
-): Record<string, { dtype: string; shape: number[]; data: (number | bigint)[] }> {
+function plainlyRead(file: Uint8Array): Record<string, { dtype: string; shape: number[]; data: (number | bigint)[] }> {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
   const start = 8 + Number(view.getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(file.subarray(8, start))) as Record<string, Entry>;
@@ -57,22 +46,28 @@ function plainlyRead(
   };
   const tensors = Object.entries(header).filter(([name]) => name !== '__metadata__');
   return Object.fromEntries(
-    tensors.map(([name, { dtype, shape, data_offsets: [begin, end] }]) => {
-      const [bytes, read] = readers[dtype] ?? [1, (at: number) => view.getUint8(at)];
-      const data = [];
-      for (let at = start + begin; at < start + end; at += bytes) data.push(read(at));
-      return [name, { dtype: dtype.toLowerCase(), shape, data }];
-    }),
+    tensors.map(
+      ([
+        name,
+        {
+          dtype,
+          shape,
+          data_offsets: [begin, end],
+        },
+      ]) => {
+        const [bytes, read] = readers[dtype] ?? [1, (at: number) => view.getUint8(at)];
+        const data = [];
+        for (let at = start + begin; at < start + end; at += bytes) data.push(read(at));
+        return [name, { dtype: dtype.toLowerCase(), shape, data }];
+      },
+    ),
   );
 }
 
 /** The result of readSafetensors() in the form of plainlyRead(). */
 const asNumbers = (tensors: Readonly<Record<string, SafetensorsTensor>>): unknown =>
   Object.fromEntries(
-    Object.entries(tensors).map(([name, { dtype, shape, data }]) => [
-      name,
-      { dtype, shape, data: Array.from<number | bigint>(data) },
-    ]),
+    Object.entries(tensors).map(([name, { dtype, shape, data }]) => [name, { dtype, shape, data: Array.from<number | bigint>(data) }]),
   );
 
 const product = (shape: Shape): number => shape.reduce((a, b) => a * b, 1);
@@ -194,9 +189,7 @@ describe('writeSafetensors and readSafetensors', () => {
     const integers = { shape: [1], data: new Int32Array([-3]), dtype: 'i32' } as const;
     for (const dtype of ['f16', 'bf16'] as const) {
       const halves = Uint16Array.from(floats, (value) => encode(value, dtype));
-      const half = readSafetensors(
-        writeSafetensors({ x: { shape: [37], data: floats }, integers }, { dtype }),
-      );
+      const half = readSafetensors(writeSafetensors({ x: { shape: [37], data: floats }, integers }, { dtype }));
       expect(half.tensors['x']).toEqual({ dtype, shape: [37], data: halves });
       expect(half.tensors['integers']).toEqual(integers);
       const wide = readSafetensors(writeSafetensors(half.tensors, { dtype: 'f32' }));
@@ -265,13 +258,8 @@ describe('writeSafetensors and readSafetensors', () => {
       const x = { dtype: 'f64', shape: [data.length], data: Float64Array.from(data) } as const;
       return Array.from(readSafetensors(writeSafetensors({ x }, { dtype })).stateDict['x']?.data ?? []);
     };
-    expect(stored('f16', doubles)).toEqual([
-      ...[0x3c01, 0xbc01, 0x3c01, 0x0001],
-      ...[0x7c00, 0xfc00, 0x7e00, 0x8000, 0x7bff],
-    ]);
-    expect(stored('bf16', [aboveB, -aboveB, belowB, 1e300, -0])).toEqual([
-      ...[0x3f81, 0xbf81, 0x3f81, 0x7f80, 0x8000],
-    ]);
+    expect(stored('f16', doubles)).toEqual([...[0x3c01, 0xbc01, 0x3c01, 0x0001], ...[0x7c00, 0xfc00, 0x7e00, 0x8000, 0x7bff]]);
+    expect(stored('bf16', [aboveB, -aboveB, belowB, 1e300, -0])).toEqual([...[0x3f81, 0xbf81, 0x3f81, 0x7f80, 0x8000]]);
     expect(stored('f32', doubles)).toEqual(doubles.map(Math.fround));
   });
 
@@ -296,9 +284,7 @@ describe('writeSafetensors and readSafetensors', () => {
 
   it('read the golden cases like the second reader', async () => {
     const root = new URL('../../tests/conformance/', import.meta.url);
-    const files = (await readdir(root, { recursive: true })).filter((name) =>
-      name.endsWith('.safetensors'),
-    );
+    const files = (await readdir(root, { recursive: true })).filter((name) => name.endsWith('.safetensors'));
     expect(files.length).toBeGreaterThan(4);
     for (const name of files) {
       const file = await readFile(new URL(name, root));
@@ -357,8 +343,18 @@ describe('readSafetensors', () => {
     ['three offsets', fileOf({ x: entry([1], [0, 4, 8]) }, 4), 'x', /data_offsets/],
     ['a negative offset', fileOf({ x: entry([1], [-4, 0]) }, 4), 'x', /data_offsets/],
     ['offsets the wrong way round', fileOf({ x: entry([1], [4, 0]) }, 4), 'x', /data_offsets/],
-    ['offsets beyond the data', fileOf({ x: entry([2], [0, 8]) }, 4), 'safetensors data', /expected 8 bytes, got 4, as of a download that was cut off/],
-    ['offsets beyond all numbers', fileOf('{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}', 4), 'x', /a begin and an end, got \[0, Infinity\]/],
+    [
+      'offsets beyond the data',
+      fileOf({ x: entry([2], [0, 8]) }, 4),
+      'safetensors data',
+      /expected 8 bytes, got 4, as of a download that was cut off/,
+    ],
+    [
+      'offsets beyond all numbers',
+      fileOf('{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}', 4),
+      'x',
+      /a begin and an end, got \[0, Infinity\]/,
+    ],
     ['fewer bytes than the shape', fileOf({ x: entry([3], [0, 8]) }, 8), 'x', /12 bytes for F32 \(3\), got 8/],
     ['more bytes than the shape', fileOf({ x: entry([1], [0, 8]) }, 8), 'x', /4 bytes/],
     ['half an element', fileOf({ x: entry([1], [0, 3], 'F16') }, 3), 'x', /2 bytes for F16 \(1\), got 3/],
@@ -407,9 +403,7 @@ describe('readSafetensors', () => {
     const { tensors } = readSafetensors(file);
     expect(tensors['flag']?.data.buffer).toBe(file.buffer);
     expect(tensors['x']?.data.buffer).not.toBe(file.buffer);
-    expect(new Uint8Array(tensors['x']?.data.buffer ?? new ArrayBuffer(0))).toEqual(
-      new Uint8Array([1, 2, 3, 4]),
-    );
+    expect(new Uint8Array(tensors['x']?.data.buffer ?? new ArrayBuffer(0))).toEqual(new Uint8Array([1, 2, 3, 4]));
   });
 
   it('reads shared memory', () => {

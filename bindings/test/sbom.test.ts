@@ -26,7 +26,10 @@ const bill = JSON.parse(text) as Bill;
 
 test('has the form of the template, with every value filled in', async () => {
   const template = await readFile(new URL('../sbom.template.json', import.meta.url), 'utf8');
-  const pattern = template.trim().split(/\$\{\w+\}/).map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
+  const pattern = template
+    .trim()
+    .split(/\$\{\w+\}/)
+    .map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
   expect(text.trim()).toMatch(new RegExp(`^${pattern.join('[^"]+')}$`));
   expect(text).not.toMatch(/undefined|null|\$\{/);
 });

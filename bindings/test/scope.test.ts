@@ -114,7 +114,15 @@ describe('scope', () => {
 
   it.each<[string, () => object]>([
     ['its then', () => Object.defineProperty({}, 'then', { get: fails })],
-    ['a value', () => ({ tensor: mh.zeros([1]), get value() { return fails(); } })],
+    [
+      'a value',
+      () => ({
+        tensor: mh.zeros([1]),
+        get value() {
+          return fails();
+        },
+      }),
+    ],
     ['everything', revoked],
     ['its prototype', () => new Proxy({}, { getPrototypeOf: fails })],
   ])('disposes everything when its result throws at %s', async (_, result) => {

@@ -2,14 +2,7 @@ import type { ScoresOptions } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, expectWorks, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
-import {
-  capturedPart,
-  caseCount,
-  filled,
-  randomCase,
-  stageTolerance,
-  tolerance,
-} from './random_case.ts';
+import { capturedPart, caseCount, filled, randomCase, stageTolerance, tolerance } from './random_case.ts';
 import * as reference from './reference.ts';
 
 describe.each(builds)('scores, %s', async (simd) => {
@@ -22,13 +15,7 @@ describe.each(builds)('scores, %s', async (simd) => {
   it(`streams the scores that attention() captures (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(40); round += 1) {
       const c = randomCase(runSeed + round);
-      const {
-        return: _,
-        capture,
-        outDtype,
-        dropout,
-        ...masking
-      } = c.options as Record<string, unknown>;
+      const { return: _, capture, outDtype, dropout, ...masking } = c.options as Record<string, unknown>;
       const { options, extents, label } = c;
       const expected = reference.attention(c.q.plain, c.k.plain, c.v.plain, options);
       const pick = random(runSeed + round);
@@ -52,20 +39,14 @@ describe.each(builds)('scores, %s', async (simd) => {
           expect(piece.rows, label).toBeLessThanOrEqual(chunk);
           expect(piece.shape, label).toEqual([part.shape[0], part.shape[1], piece.rows, keys]);
           for (let bh = 0; bh < (piece.shape[0] as number) * (piece.shape[1] as number); bh += 1) {
-            const rowsOfHead = piece.data.subarray(
-              bh * piece.rows * keys,
-              (bh + 1) * piece.rows * keys,
-            );
+            const rowsOfHead = piece.data.subarray(bh * piece.rows * keys, (bh + 1) * piece.rows * keys);
             whole.set(rowsOfHead, (bh * count + next - (limits.rows?.[0] ?? 0)) * keys);
           }
           next += piece.rows;
         }
         expect(next - (limits.rows?.[0] ?? 0), label).toBe(count);
         const allowed = stageTolerance(stage, tolerance(c.width, options, expected));
-        expect(
-          reference.maxDifference(whole, part.data),
-          `${stage}, chunk ${chunk}, ${label}`,
-        ).toBeLessThan(allowed);
+        expect(reference.maxDifference(whole, part.data), `${stage}, chunk ${chunk}, ${label}`).toBeLessThan(allowed);
       }
     }
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });

@@ -130,12 +130,11 @@ class World {
         const heads = config.numKvHeads * r_.int(1, 2);
         const q = filled(r_, config.batch, heads, r_.int(1, 3), config.headDim);
         const lengths = Int32Array.from({ length: config.batch }, (_, b) => model.length(b));
-        const wanted = reference.attention(
-          q,
-          model.tensor(model.keys, config.headDim),
-          model.tensor(model.values, config.valueDim),
-          { causal: 'bottomRightOfLength', kvLengths: lengths, firstKept: model.firsts },
-        );
+        const wanted = reference.attention(q, model.tensor(model.keys, config.headDim), model.tensor(model.values, config.valueDim), {
+          causal: 'bottomRightOfLength',
+          kvLengths: lengths,
+          firstKept: model.firsts,
+        });
         const { out } = cache.attend(q, { causal: 'bottomRight' });
         expect(reference.maxDifference(out.data, wanted.out)).toBeLessThan(allowed);
         out.dispose();

@@ -74,7 +74,11 @@ describe('a sparse autoencoder', () => {
       const decoded = autoencoder.decode(features, each.rows);
       expect(decoded.shape).toEqual([each.rows.length, 6]);
       expectNear(decoded.data, each.decoded.flat());
-      const edit = autoencoder.edit(each.edit.feature, each.edit.strength, 2) as { site: string; layer: number; add: { shape: number[]; data: Float32Array } };
+      const edit = autoencoder.edit(each.edit.feature, each.edit.strength, 2) as {
+        site: string;
+        layer: number;
+        add: { shape: number[]; data: Float32Array };
+      };
       expect([edit.site, edit.layer]).toEqual([each.info['site'], each.info['layer']]);
       expect(edit.add.shape).toEqual(edit.site === 'z' ? [2, 3] : [6]);
       expectNear(edit.add.data, each.edit.value);
@@ -95,7 +99,9 @@ describe('a sparse autoencoder', () => {
 
   it.each(table.errors)('refuses wrong files in one sentence: $name', async ({ base, cfg, tensors, message }) => {
     const from = caseNamed(base);
-    const error = await rejectionOf(openSparseAutoencoder(filesOf({ cfg: changed(from.cfg, cfg), tensors: changed<Numbers>(from.tensors, tensors) })));
+    const error = await rejectionOf(
+      openSparseAutoencoder(filesOf({ cfg: changed(from.cfg, cfg), tensors: changed<Numbers>(from.tensors, tensors) })),
+    );
     expect(error.message).toBe(message);
     expect(error.code).toBe(message.startsWith('cfg.json: ') ? 'E_OPTION' : 'E_FORMAT');
   });
@@ -129,7 +135,8 @@ describe('a sparse autoencoder', () => {
     for (const feature of [-1, 9, 0.5, NaN]) expect(fails(() => autoencoder.edit(feature, 1))).toBe(`feature: expected 0 to 8, got ${feature}`);
     expect(fails(() => autoencoder.edit(0, Infinity))).toBe('strength: expected a finite number, got Infinity');
     const heads = await opened(caseNamed('gated'));
-    for (const count of [undefined, 4, 0]) expect(fails(() => heads.edit(0, 1, count))).toBe(`numHeads: expected a number of heads that divides 6, got ${count}`);
+    for (const count of [undefined, 4, 0])
+      expect(fails(() => heads.edit(0, 1, count))).toBe(`numHeads: expected a number of heads that divides 6, got ${count}`);
     autoencoder.dispose();
     autoencoder.dispose();
     expect(autoencoder.disposed).toBe(true);
@@ -149,7 +156,11 @@ describe('a sparse autoencoder', () => {
     await new Promise<void>((resolve) => void server.listen(0, resolve));
     onTestFinished(() => void server.close());
     const address = `http://localhost:${(server.address() as AddressInfo).port}/sae`;
-    for (const [source, path] of [[join(root, 'sae'), 'blocks.1'], [join(root, 'sae', 'blocks.1'), undefined], [address, 'blocks.1']] as const) {
+    for (const [source, path] of [
+      [join(root, 'sae'), 'blocks.1'],
+      [join(root, 'sae', 'blocks.1'), undefined],
+      [address, 'blocks.1'],
+    ] as const) {
       using autoencoder = await openSparseAutoencoder(source, { path });
       expectNear(autoencoder.encode(each.rows).data, each.features.flat());
     }

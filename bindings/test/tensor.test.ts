@@ -3,7 +3,6 @@ import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { round } from './half_reference.ts';
 
-
 describe.each(builds)('tensor, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
@@ -70,44 +69,14 @@ describe.each(builds)('tensor, %s', async (simd) => {
     expect(mh.memory().live).toBe(before);
   });
 
-  it.each([
-    [[-1]],
-    [[1.5]],
-    [[NaN]],
-    [['2']],
-    [[]],
-    [[1, 1, 1, 1, 1]],
-    [2],
-    [undefined],
-    [[1, , 2]],
-  ])('refuses the shape %j', (shape) => {
+  it.each([[[-1]], [[1.5]], [[NaN]], [['2']], [[]], [[1, 1, 1, 1, 1]], [2], [undefined], [[1, , 2]]])('refuses the shape %j', (shape) => {
     expectRefused(mh, () => mh.zeros(shape as never), 'E_SHAPE', 'shape');
   });
 
   it('refuses data of the wrong length or type, naming what to use', () => {
-    expectRefused(
-      mh,
-      () => mh.tensor(new Float32Array(5), [2, 3]),
-      'E_SHAPE',
-      'data',
-      '6',
-      '5',
-      '(2, 3)',
-    );
-    for (const data of [
-      new Float64Array(2),
-      new ArrayBuffer(8),
-      null,
-      'ab',
-      new Int8Array(2),
-    ]) {
-      const error = expectRefused(
-        mh,
-        () => mh.tensor(data as never, [2]),
-        'E_OPTION',
-        'data',
-        'Float32Array',
-      );
+    expectRefused(mh, () => mh.tensor(new Float32Array(5), [2, 3]), 'E_SHAPE', 'data', '6', '5', '(2, 3)');
+    for (const data of [new Float64Array(2), new ArrayBuffer(8), null, 'ab', new Int8Array(2)]) {
+      const error = expectRefused(mh, () => mh.tensor(data as never, [2]), 'E_OPTION', 'data', 'Float32Array');
       expect(error.expected).toMatch('Uint8Array');
     }
   });
@@ -185,7 +154,12 @@ describe.each(builds)('tensor, %s', async (simd) => {
 
   it('takes its shape from nested arrays, or from the length of the data', () => {
     mh.scope(() => {
-      expect(mh.tensor([[1, 2, 3], [4, 5, 6]])).toMatchObject({ shape: [2, 3], data: Float32Array.of(1, 2, 3, 4, 5, 6) });
+      expect(
+        mh.tensor([
+          [1, 2, 3],
+          [4, 5, 6],
+        ]),
+      ).toMatchObject({ shape: [2, 3], data: Float32Array.of(1, 2, 3, 4, 5, 6) });
       expect(mh.tensor([[[[1], [2]]]], undefined, { dtype: 'bf16' })).toMatchObject({ shape: [1, 1, 2, 1], dtype: 'bf16' });
       expect(mh.tensor([[0, 2]], undefined, { dtype: 'bool' }).data).toEqual(Uint8Array.of(0, 1));
       expect(mh.tensor([1, 2]).shape).toEqual([2]);
@@ -199,7 +173,16 @@ describe.each(builds)('tensor, %s', async (simd) => {
     refused([[1, 2], [3], [4, 5, 6]], 'E_SHAPE', 'data', 'arrays of equal lengths, (3, 2)');
     refused([[1, 2], 3], 'E_SHAPE', 'data', '(2, 2)');
     refused([[[1]], [[[2]]]], 'E_OPTION', 'data[1]', 'a number', 'an array of 1');
-    refused([[1, 2], [3, '4']], 'E_OPTION', 'data[3]', 'a number', '"4"');
+    refused(
+      [
+        [1, 2],
+        [3, '4'],
+      ],
+      'E_OPTION',
+      'data[3]',
+      'a number',
+      '"4"',
+    );
     refused([[[[[1]]]]], 'E_SHAPE', 'data', '1 to 4 extents');
     refused(undefined, 'E_OPTION', 'data', 'undefined');
     refused(new Float64Array(2), 'E_OPTION', 'data', 'Float64Array');
@@ -270,8 +253,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
   it('refuses shapes of another number of elements, and invalid shapes', () => {
     mh.scope(() => {
       const tensor = mh.zeros([2, 3]);
-      const refused = (shape: unknown, ...words: string[]) =>
-        expectRefused(mh, () => tensor.reshape(shape as never), 'E_SHAPE', 'shape', ...words);
+      const refused = (shape: unknown, ...words: string[]) => expectRefused(mh, () => tensor.reshape(shape as never), 'E_SHAPE', 'shape', ...words);
       refused([4], '6', '(2, 3)', '(4)');
       refused([-2, -3]);
       refused([-1, 3]);

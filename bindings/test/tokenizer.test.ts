@@ -16,7 +16,15 @@ const bytes = Array.from({ length: 256 }, (_, byte) => `<0x${byte.toString(16).t
 function tokenizerOf(model: object, tokens: readonly string[], decoder: object | null): TextTokenizer {
   const added = special.map((content, id) => ({ id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }));
   const vocab = Object.fromEntries(tokens.map((token, id) => [token, id]));
-  const json = { version: '1.0', added_tokens: added, normalizer: null, pre_tokenizer: null, post_processor: null, decoder, model: { unk_token: '<unk>', vocab, ...model } };
+  const json = {
+    version: '1.0',
+    added_tokens: added,
+    normalizer: null,
+    pre_tokenizer: null,
+    post_processor: null,
+    decoder,
+    model: { unk_token: '<unk>', vocab, ...model },
+  };
   return new Tokenizer(json, {});
 }
 
@@ -25,16 +33,33 @@ const bpe = { type: 'BPE', merges: [] };
 const sentencePiece = [...marked('▁'), '▁', '▁▁'];
 const wordPiece = [...special, ...pieces, ...pieces.map((piece) => `##${piece}`)];
 const suffixed = [...special, ...pieces, ...pieces.map((piece) => `${piece}</w>`)];
-const llama = [{ type: 'Replace', pattern: { String: '▁' }, content: ' ' }, { type: 'ByteFallback' }, { type: 'Fuse' }, { type: 'Strip', content: ' ', start: 1, stop: 0 }];
+const llama = [
+  { type: 'Replace', pattern: { String: '▁' }, content: ' ' },
+  { type: 'ByteFallback' },
+  { type: 'Fuse' },
+  { type: 'Strip', content: ' ', start: 1, stop: 0 },
+];
 const english = JSON.parse(readFileSync(fileURLToPath(new URL('../../web/public/english/tokenizer.json', import.meta.url)), 'utf8')) as object;
 
 const kinds: Record<string, [tokenizer: TextTokenizer, size: number]> = {
   'byte level': [new Tokenizer(english, {}), 2048],
   'byte level with a suffix': [tokenizerOf({ ...bpe, end_of_word_suffix: '</w>' }, suffixed.slice(0, -1), { type: 'ByteLevel' }), 20],
-  'byte fallback': [tokenizerOf({ ...bpe, byte_fallback: true }, [...sentencePiece, ...bytes], { type: 'Sequence', decoders: llama }), sentencePiece.length + 256],
-  metaspace: [tokenizerOf({ type: 'Unigram', unk_id: 0, vocab: sentencePiece.map((token) => [token, -1]) }, [], { type: 'Metaspace', replacement: '▁' }), sentencePiece.length],
-  WordPiece: [tokenizerOf({ type: 'WordPiece', continuing_subword_prefix: '##' }, wordPiece, { type: 'WordPiece', prefix: '##', cleanup: false }), wordPiece.length],
-  'WordPiece with clean-up': [tokenizerOf({ type: 'WordPiece', continuing_subword_prefix: '##' }, wordPiece, { type: 'WordPiece', prefix: '##', cleanup: true }), wordPiece.length],
+  'byte fallback': [
+    tokenizerOf({ ...bpe, byte_fallback: true }, [...sentencePiece, ...bytes], { type: 'Sequence', decoders: llama }),
+    sentencePiece.length + 256,
+  ],
+  metaspace: [
+    tokenizerOf({ type: 'Unigram', unk_id: 0, vocab: sentencePiece.map((token) => [token, -1]) }, [], { type: 'Metaspace', replacement: '▁' }),
+    sentencePiece.length,
+  ],
+  WordPiece: [
+    tokenizerOf({ type: 'WordPiece', continuing_subword_prefix: '##' }, wordPiece, { type: 'WordPiece', prefix: '##', cleanup: false }),
+    wordPiece.length,
+  ],
+  'WordPiece with clean-up': [
+    tokenizerOf({ type: 'WordPiece', continuing_subword_prefix: '##' }, wordPiece, { type: 'WordPiece', prefix: '##', cleanup: true }),
+    wordPiece.length,
+  ],
   'BPE with a suffix': [tokenizerOf({ ...bpe, end_of_word_suffix: '</w>' }, suffixed, { type: 'BPEDecoder', suffix: '</w>' }), suffixed.length],
   'no decoder': [tokenizerOf(bpe, wordPiece, null), wordPiece.length],
 };
@@ -71,7 +96,7 @@ describe('the pieces of a text', () => {
 
   it('keep the spaces that the tokens have', () => {
     const tokenizer = new Tokenizer(english, {});
-    for (const text of [' x = \' \' .', ' they \' re gone , said']) {
+    for (const text of [" x = ' ' .", " they ' re gone , said"]) {
       const { ids } = tokenizer.encode(text);
       expect(streamed(tokenizer, ids)).toBe(text);
       expect(textOf(tokenizer, ids)).toBe(text);

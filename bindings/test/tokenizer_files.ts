@@ -16,7 +16,15 @@ export function folderWithTokenizer(name: string, vocabSize: number): string {
   const folder = mkdtempSync(join(tmpdir(), 'multihead-model-'));
   cpSync(join(goldens, name), folder, { recursive: true });
   const tokens = Array.from({ length: vocabSize }, (_, id) => ['[UNK]', '[PAD]', '[BOS]', '[EOS]', ...words][id] ?? `w${id}`);
-  const added = [0, 1, 2, 3].map((id) => ({ id, content: tokens[id], single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }));
+  const added = [0, 1, 2, 3].map((id) => ({
+    id,
+    content: tokens[id],
+    single_word: false,
+    lstrip: false,
+    rstrip: false,
+    normalized: false,
+    special: true,
+  }));
   const tokenizer = {
     ...{ version: '1.0', truncation: null, padding: null, added_tokens: added, normalizer: { type: 'Lowercase' } },
     ...{ pre_tokenizer: { type: 'Whitespace' }, post_processor: null, decoder: { type: 'WordPiece', prefix: '##', cleanup: false } },

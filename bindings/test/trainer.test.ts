@@ -57,12 +57,7 @@ const bitsOf = (dict: Record<string, PlainTensor>) =>
   );
 
 /** The sum of cross-entropies, in float64. */
-function lossOf(
-  config: Transformer['config'],
-  dict: Record<string, PlainTensor>,
-  tokens: Int32Array,
-  targets: Int32Array,
-): number {
+function lossOf(config: Transformer['config'], dict: Record<string, PlainTensor>, tokens: Int32Array, targets: Int32Array): number {
   const { logits } = reference.model(config, dict, tokens, batch);
   let sum = 0;
   targets.forEach((target, row) => {
@@ -93,8 +88,7 @@ describe.each(builds)('training, %s', async (simd) => {
       trainer.accumulate(tokens, targets, { batch });
       const gradients = trainer.gradients();
       const dict = model.stateDict();
-      const shapes = (of: Record<string, PlainTensor>) =>
-        Object.entries(of).map(([name, { shape }]) => [name, ...shape]);
+      const shapes = (of: Record<string, PlainTensor>) => Object.entries(of).map(([name, { shape }]) => [name, ...shape]);
       expect(shapes(gradients)).toEqual(shapes(dict));
       const r = random(2);
       for (const [name, { shape, data }] of Object.entries(dict)) {
@@ -184,8 +178,7 @@ describe.each(builds)('training, %s', async (simd) => {
   it('takes the options of forward(), as if they were part of the model', () => {
     mh.scope(() => {
       const { tokens, targets } = batchOf(4);
-      const loss = (config: TransformerConfig, options: object) =>
-        mh.trainer(modelOf(mh, config)).step(tokens, targets, { batch, ...options }).loss;
+      const loss = (config: TransformerConfig, options: object) => mh.trainer(modelOf(mh, config)).step(tokens, targets, { batch, ...options }).loss;
       expect(loss(small, {})).toBe(loss(small, { heads: {}, mask: undefined }));
       expect(loss({ ...small, softcap: 0.5 }, {})).toBe(loss(small, { softcap: 0.5 }));
       const scales = new Float32Array(8).fill(1);
@@ -241,9 +234,11 @@ describe.each(builds)('training, %s', async (simd) => {
       const expected = ['', 'optimizer.mean.', 'optimizer.variance.'].flatMap((prefix) =>
         Object.entries(dict).map(([name, { shape }]) => [prefix + name, shape]),
       );
-      expect(Object.entries(tensors).map(([name, { shape }]) => [name, shape]).sort()).toEqual(
-        [...expected, ['trainer.state', [8]]].sort(),
-      );
+      expect(
+        Object.entries(tensors)
+          .map(([name, { shape }]) => [name, shape])
+          .sort(),
+      ).toEqual([...expected, ['trainer.state', [8]]].sort());
       expect([...(tensors['trainer.state']?.data ?? [])]).toEqual([3, 0, 0, 0, 3, 2, 4, 1]);
     });
   });

@@ -74,9 +74,7 @@ function modelShapes(config: Transformer['config']): Record<string, number[]> {
 }
 
 const parameters = (pick: Random, shapes: Record<string, number[]>): Dict =>
-  Object.fromEntries(
-    Object.entries(shapes).map(([name, shape]) => [name, parameter(pick, name, shape)]),
-  );
+  Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, parameter(pick, name, shape)]));
 
 // ---- GPT-2 ----
 
@@ -230,9 +228,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       for (const dtype of ['f32', 'f16', 'bf16', 'int8'] as const) {
         for (const storage of [{}, { layout: 'ring' }, { layout: 'paged', pageSize: 4 }] as const) {
           const cache = model.createCache({ capacity: 8, dtype, ...storage });
-          const rows = Array.from(tokens, (token) => [
-            ...model.step(Int32Array.of(token), cache).logits.data,
-          ]).flat();
+          const rows = Array.from(tokens, (token) => [...model.step(Int32Array.of(token), cache).logits.data]).flat();
           const tolerance = { f32: 1e-5, f16: 2e-2, bf16: 1e-1, int8: 2e-1 }[dtype];
           expect(maxDifference(rows, whole), `${dtype} ${JSON.stringify(storage)}`).toBeLessThan(tolerance);
         }
@@ -316,8 +312,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       const load = (): void => model.loadStateDict(broken, { names: 'gpt2' });
       const error = expectRefused(mh, load, 'E_SHAPE', 'stateDict');
       expect(error.got).toBe(
-        'missing: h.1.ln_1.bias (12); unexpected: h.2.ln_1.bias; of another shape: ' +
-          'h.0.mlp.c_fc.weight (20, 12) instead of (12, 20)',
+        'missing: h.1.ln_1.bias (12); unexpected: h.2.ln_1.bias; of another shape: h.0.mlp.c_fc.weight (20, 12) instead of (12, 20)',
       );
       expect([...model.forward(tokens).logits.data]).toEqual(before);
       // Load a dict with the names of the other scheme.
@@ -488,8 +483,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     for (const [fn, code, argument, words] of calls) expectRefused(mh, fn, code, argument, words);
 
     const cache = model.createCache({ capacity: 4 });
-    const step = (of: unknown, options?: object) => () =>
-      model.step(tokens.subarray(0, 1), of as never, options);
+    const step = (of: unknown, options?: object) => () => model.step(tokens.subarray(0, 1), of as never, options);
     const other = mh.transformer(config);
     other.loadStateDict(gpt2().dict, { names: 'gpt2' });
     const foreign = other.createCache({ capacity: 4 });
@@ -609,9 +603,8 @@ describe.each(builds)('transformers: %s', async (simd) => {
           const loss = (by: number): number => {
             const data = Float64Array.from(variable.data, (each, i) => each + by * (direction[i] as number));
             const moved = { shape: variable.shape, data: data as never };
-            const { out } = name === 'x'
-              ? reference.block(block.config, dict, moved, true)
-              : reference.block(block.config, { ...dict, [name]: moved }, x, true);
+            const { out } =
+              name === 'x' ? reference.block(block.config, dict, moved, true) : reference.block(block.config, { ...dict, [name]: moved }, x, true);
             return Array.from(out.data).reduce((sum, each, i) => sum + each * (dOut.data[i] as number), 0);
           };
           const slope = (loss(1e-5) - loss(-1e-5)) / 2e-5;

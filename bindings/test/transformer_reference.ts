@@ -62,12 +62,7 @@ const sum = (a: Plain, b: Plain): Plain => ({
 });
 
 /** x (B, N, embedDim); parameters under PyTorch's names. */
-export function block(
-  config: BlockConfig,
-  dict: Dict,
-  x: Plain,
-  causal: boolean,
-): { out: Plain; attentionOut: Plain } {
+export function block(config: BlockConfig, dict: Dict, x: Plain, causal: boolean): { out: Plain; attentionOut: Plain } {
   const { normFirst: first, mlpDim, gated, activation } = config;
   const { embedDim: width } = config;
   const attentionConfig = { ...config, kdim: width, vdim: width, outDim: width, batchFirst: true };
@@ -86,24 +81,16 @@ export function block(
   const inner = linear(into, dict, 'linear1');
   const act = activations[activation];
   const gate = gated ? linear(into, dict, 'linear_gate') : undefined;
-  const data = Float64Array.from(inner.data, (value, i) =>
-    gate === undefined ? act(value) : act(gate.data[i] as number) * value,
-  );
+  const data = Float64Array.from(inner.data, (value, i) => (gate === undefined ? act(value) : act(gate.data[i] as number) * value));
   out = sum(out, linear({ shape: inner.shape, data }, dict, 'linear2'));
   return { out: first ? out : normalized(out, dict, 'norm2', config), attentionOut };
 }
 
 /** tokens (batch · N). `hidden` is the output of each layer. */
-export function model(
-  config: Transformer['config'],
-  dict: Dict,
-  tokens: Int32Array,
-  batch: number,
-): { logits: Plain; hidden: Plain[] } {
+export function model(config: Transformer['config'], dict: Dict, tokens: Int32Array, batch: number): { logits: Plain; hidden: Plain[] } {
   const { embedDim: width, numLayers } = config;
   const length = tokens.length / batch;
-  const row = (name: string, index: number, c: number): number =>
-    dict[name]?.data[index * width + c] ?? 0;
+  const row = (name: string, index: number, c: number): number => dict[name]?.data[index * width + c] ?? 0;
   const data = Float64Array.from({ length: tokens.length * width }, (_, i) => {
     const [at, c] = [Math.floor(i / width), i % width];
     return row('embedding.weight', tokens[at] as number, c) + row('position.weight', at % length, c);

@@ -27,9 +27,7 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
         causal,
         ...randomScoring(r, heads),
         ...(r.next() < 0.4 ? { window: { left: r.int(0, 8), ...align } } : {}),
-        ...(r.next() < 0.3
-          ? { rope: { style: r.pick(['half', 'interleaved']), rotaryDim: 2 } }
-          : {}),
+        ...(r.next() < 0.3 ? { rope: { style: r.pick(['half', 'interleaved']), rotaryDim: 2 } } : {}),
         ...(r.next() < 0.3 ? { qkNorm: {} } : {}),
       };
       const label = `seed ${runSeed + round}: ${JSON.stringify({ ...options, cuQ, cuK })}`;
@@ -80,14 +78,9 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
         const [q_, k_] = [x, y].map((each) => reference.sequenceOf(each, first, last));
         const own = { ...dropout, seed: BigInt.asUintN(64, seed + BigInt(s) * 2n ** 32n) };
         const part = reference.sequenceOf({ shape: out.shape, data: out.data }, first, last);
-        const expected = reference.attention(
-          q_ as typeof part,
-          k_ as typeof part,
-          k_ as typeof part,
-          {
-            dropout: own,
-          },
-        );
+        const expected = reference.attention(q_ as typeof part, k_ as typeof part, k_ as typeof part, {
+          dropout: own,
+        });
         expect(reference.maxDifference(part.data, expected.out)).toBeLessThan(4e-6);
       }
     });
@@ -120,51 +113,31 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
     const int32 = (...values: number[]) => new Int32Array(values);
     it.each<[string, object, 'E_OPTION' | 'E_SHAPE', string, ...string[]]>([
       ['lengths that do not begin at 0', { cuQ: int32(1, 3, 7) }, 'E_OPTION', 'cuQ', '0'],
-      [
-        'lengths that fall',
-        { cuQ: int32(0, 5, 3, 7), cuK: int32(0, 1, 2, 9) },
-        'E_OPTION',
-        'cuQ',
-        'fall',
-      ],
+      ['lengths that fall', { cuQ: int32(0, 5, 3, 7), cuK: int32(0, 1, 2, 9) }, 'E_OPTION', 'cuQ', 'fall'],
       ['lengths that end too early', { cuK: int32(0, 8, 8) }, 'E_OPTION', 'cuK', '9', '8'],
       ['lengths that end too late', { cuK: int32(0, 9, 10) }, 'E_OPTION', 'cuK', '9', '10'],
       ['lengths of no sequence', { cuQ: int32() }, 'E_OPTION', 'cuQ'],
       ['different numbers of sequences', { cuK: int32(0, 9) }, 'E_OPTION', 'cuK', '2', '1'],
       ['missing lengths', { cuK: undefined }, 'E_OPTION', 'cuK', 'Int32Array'],
       ['number[] as lengths', { cuQ: [0, 3, 7] }, 'E_OPTION', 'cuQ', 'number[]'],
-      [
-        'a mask',
-        { mask: { shape: [7, 9], data: new Uint8Array(63) } },
-        'E_OPTION',
-        'mask',
-        'batch axis',
-      ],
+      ['a mask', { mask: { shape: [7, 9], data: new Uint8Array(63) } }, 'E_OPTION', 'mask', 'batch axis'],
       ['a bias', { bias: { shape: [7, 9], data: new Float32Array(63) } }, 'E_OPTION', 'bias'],
       ['lengths of keys', { kvLengths: int32(9, 0) }, 'E_OPTION', 'kvLengths', 'cuK'],
       ['captures', { capture: [{ stage: 'raw' }] }, 'E_OPTION', 'capture'],
       ['weights', { return: ['weights'] }, 'E_OPTION', 'return', 'weights'],
       ['dropout masks', { return: ['dropoutMask'] }, 'E_OPTION', 'return', 'dropoutMask'],
-      [
-        'positions',
-        { rope: { style: 'half', qPositions: int32(1) } },
-        'E_OPTION',
-        'qPositions',
-        'rotate()',
-      ],
+      ['positions', { rope: { style: 'half', qPositions: int32(1) } }, 'E_OPTION', 'qPositions', 'rotate()'],
       ['a NaN scale', { scale: NaN }, 'E_OPTION', 'scale'],
       ['sinks of the wrong count', { sinks: new Float32Array(3) }, 'E_SHAPE', 'sinks'],
       ['the end of lengths', { causal: 'bottomRightOfLength' }, 'E_OPTION', 'causal'],
       ['an unknown option', { cu_seqlens: cuQ }, 'E_OPTION', 'cu_seqlens', 'cuQ, cuK'],
     ])('%s', (_, options, code, argument, ...words) => {
-      const call = () =>
-        mh.attentionVarlen(q, k, v, { cuQ, cuK, return: ['lse'], ...options } as never);
+      const call = () => mh.attentionVarlen(q, k, v, { cuQ, cuK, return: ['lse'], ...options } as never);
       expectRefused(mh, call, code, argument, ...words);
     });
 
     it('shapes that do not fit', () => {
-      const call = (a: typeof q, b: typeof k, c: typeof v) => () =>
-        mh.attentionVarlen(a, b, c, { cuQ, cuK });
+      const call = (a: typeof q, b: typeof k, c: typeof v) => () => mh.attentionVarlen(a, b, c, { cuQ, cuK });
       expectRefused(mh, call(filled(r, 1, 7, 2, 8), k, v), 'E_SHAPE', 'q', '(T_q, H_q, d_k)');
       expectRefused(mh, call(q, filled(r, 9, 1, 7), v), 'E_SHAPE', 'k');
       expectRefused(mh, call(q, k, filled(r, 8, 1, 5)), 'E_SHAPE', 'v');

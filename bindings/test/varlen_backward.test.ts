@@ -66,7 +66,11 @@ describe.each(builds)('attentionVarlenBackward, %s', async (simd) => {
             { q: qs, k: ks, v: vs, ...alone, dOut: part(ofQ, dOut) },
             { ...own, return: names },
           ) as Partial<AttentionGradients> as AttentionGradients;
-          for (const [name, of] of [['dQ', ofQ], ['dK', ofK], ['dV', ofK]] as const) {
+          for (const [name, of] of [
+            ['dQ', ofQ],
+            ['dK', ofK],
+            ['dV', ofK],
+          ] as const) {
             const gradient = part(of, { shape: got[name].shape, data: got[name].data });
             const largest = wanted[name].data.reduce((most, x) => Math.max(most, Math.abs(x)), 1);
             const difference = reference.maxDifference(gradient.data, wanted[name].data);

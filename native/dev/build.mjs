@@ -49,11 +49,38 @@ export async function buildWasm({ modules = ['multihead_wasm'], tests = [], jobs
 
 /** Builds bindings/dist: the contents of the npm package. */
 export const buildPackage = () => buildOnce('Build package', PACKAGE_INPUTS, 'bindings/dist/index.js', 'multihead');
-const PACKAGE_INPUTS = ['build/wasm/bindings', 'bindings/src', 'bindings/bench', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'src/models', 'src/nn', 'bindings/models.cc', 'bindings/package.json', 'bindings/tsconfig.json', 'bindings/tsconfig.command.json'];
+const PACKAGE_INPUTS = [
+  'build/wasm/bindings',
+  'bindings/src',
+  'bindings/bench',
+  'bindings/build.mjs',
+  'bindings/sbom.mjs',
+  'bindings/sbom.template.json',
+  'bindings/tables.mjs',
+  'bindings/wire.inc',
+  'src/engine',
+  'src/models',
+  'src/nn',
+  'bindings/models.cc',
+  'bindings/package.json',
+  'bindings/tsconfig.json',
+  'bindings/tsconfig.command.json',
+];
 
 /** Builds build/web: the page as static files. `how`: the last argument of buildOnce(). */
 export function buildPage(how = {}) {
-  const own = ['src', 'public', 'index.html', 'package.json', 'peers.ts', 'encoded.mjs', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
+  const own = [
+    'src',
+    'public',
+    'index.html',
+    'package.json',
+    'peers.ts',
+    'encoded.mjs',
+    'plugins.ts',
+    'serve.mjs',
+    'tsconfig.json',
+    'vite.config.ts',
+  ];
   // The speed section contains the benchmarks' inputs and, if installed, their peers. The page also contains the
   // guides, if built.
   const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist', 'bindings/bench', 'build/peers/package.json', 'build/docs/index.html'];

@@ -36,7 +36,11 @@ const TICKS = 100;
  */
 function processorTime() {
   try {
-    const [user, system, ...ofChildren] = readFileSync('/proc/self/stat', 'utf8').replace(/^.*\) /s, '').split(' ').slice(11, 15).map((ticks) => Number(ticks) / TICKS);
+    const [user, system, ...ofChildren] = readFileSync('/proc/self/stat', 'utf8')
+      .replace(/^.*\) /s, '')
+      .split(' ')
+      .slice(11, 15)
+      .map((ticks) => Number(ticks) / TICKS);
     return { own: user + system, children: ofChildren[0] + ofChildren[1] };
   } catch {
     return null;
@@ -102,8 +106,7 @@ const MOST_SILENCE = 15e3;
 let ticker;
 let lastLine = 0;
 
-const nowRunning = () =>
-  [...running].map(([name, { start, done }]) => `${name} (${done && `${done}, `}${seconds(start)})`).join(', ');
+const nowRunning = () => [...running].map(([name, { start, done }]) => `${name} (${done && `${done}, `}${seconds(start)})`).join(', ');
 
 function redraw() {
   if (!process.stdout.isTTY) return;
@@ -143,7 +146,12 @@ export async function step(name, work) {
   running.set(name, state);
   ticker = ticker ?? setInterval(tick, 500).unref(); // not ??=, so that an old Node.js can parse this
   try {
-    const result = await stepOf.run(state, () => work((text) => (detail = text), (done) => (state.done = done)));
+    const result = await stepOf.run(state, () =>
+      work(
+        (text) => (detail = text),
+        (done) => (state.done = done),
+      ),
+    );
     running.delete(name);
     const used = state.used >= 1 ? `, ${state.used.toFixed(0)} core-seconds` : '';
     say(`  ${name.padEnd(24)} ${detail.padEnd(46)} ${seconds(start).padStart(7)}${used}`);

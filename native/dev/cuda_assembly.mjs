@@ -142,9 +142,17 @@ export function withOccupancy(kernel, launches) {
   });
 }
 
-const TITLES = ['file', 'for', 'kernel', 'registers', 'spills', 'stack', 'HGMMA', 'HMMA', 'LDL, STL', 'a step', 'of them masks'].concat(
-  ['its products', 'd up to', 'threads', 'shared', 'blocks', 'planned', 'warps', '% of 64', 'limited by'],
-);
+const TITLES = ['file', 'for', 'kernel', 'registers', 'spills', 'stack', 'HGMMA', 'HMMA', 'LDL, STL', 'a step', 'of them masks'].concat([
+  'its products',
+  'd up to',
+  'threads',
+  'shared',
+  'blocks',
+  'planned',
+  'warps',
+  '% of 64',
+  'limited by',
+]);
 
 function rowsOf(kernel, launches) {
   const { file, architecture, registers, spills, stack, hgmma = '–', hmma = '–', local = '–' } = kernel;

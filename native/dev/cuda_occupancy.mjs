@@ -50,8 +50,7 @@ export function occupancy(architecture, { registers, threads, shared }) {
  * Kernels with one block per multiprocessor: Hopper's kernels are planned so, and the others leave no room for a second
  * block in 164 kB of shared memory.
  */
-const ONE_BLOCK =
-  /^(\w+_hopper<.*|forward_f32<8>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
+const ONE_BLOCK = /^(\w+_hopper<.*|forward_f32<8>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
 
 /**
  * Returns the planned number of blocks per multiprocessor of a kernel, by its short name. Two blocks, if they fit, hide
@@ -60,8 +59,7 @@ const ONE_BLOCK =
 export const plannedBlocks = (kernel) => (ONE_BLOCK.test(kernel) ? 1 : 2);
 
 /** A kernel's name without its namespaces and its parameters. */
-export const shortName = (name) =>
-  name.replace(/multihead::(cuda::)?|mma::|\(anonymous namespace\)::|void /g, '').replace(/\(\w*\)$/, '');
+export const shortName = (name) => name.replace(/multihead::(cuda::)?|mma::|\(anonymous namespace\)::|void /g, '').replace(/\(\w*\)$/, '');
 
 const PROGRAM = join(ROOT, 'build', 'native', 'tests', 'cuda', 'multihead-cuda-launches');
 

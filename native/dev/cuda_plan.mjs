@@ -73,7 +73,10 @@ export function microseconds(kernel, tokens, causal, fixed = kernel.backward ? F
 const gradients = { 0: 3, 1: 3, 2: 2, 3: 4 }; // products of a step, by HopperSums
 /** The shape of a Hopper kernel, from its name: { backward, causal, sums, rows, columns, d, products }; null for others. */
 export function shapeOf(name) {
-  const forward = name.match(/^forward_hopper<BFloat16, HopperTile<(\d+), (\d+), (\d)/)?.slice(1).map(Number);
+  const forward = name
+    .match(/^forward_hopper<BFloat16, HopperTile<(\d+), (\d+), (\d)/)
+    ?.slice(1)
+    .map(Number);
   if (forward) {
     const [d, columns, warpgroups] = forward;
     return { backward: false, rows: 64 * warpgroups, columns, d, products: 2 };

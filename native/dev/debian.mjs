@@ -183,8 +183,7 @@ export async function unpack(file, folder, tarArguments = []) {
   await mkdir(folder, { recursive: true });
   // The exit code of a pipe is the exit code of its last command, so the first command creates a file when it succeeds.
   const mark = join(folder, '.unpacked');
-  const script =
-    'deb=$1 mark=$2; shift 2; (dpkg-deb --fsys-tarfile "$deb" && : > "$mark") | tar -x --no-same-owner "$@"';
+  const script = 'deb=$1 mark=$2; shift 2; (dpkg-deb --fsys-tarfile "$deb" && : > "$mark") | tar -x --no-same-owner "$@"';
   await run(['sh', '-c', script, 'sh', file, mark, '-C', folder, ...tarArguments], { advice: 'Is the disk full?' });
   if (!existsSync(mark)) throw new SetupError(`${file} is damaged`, 'Delete it, then run this again.');
   await rm(mark);

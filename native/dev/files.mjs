@@ -68,7 +68,7 @@ export async function withLock(folder, say, work) {
 }
 
 async function takeLock(path, tellWaiting) {
-  for (let waited = false; ; ) {
+  for (let waited = false; ;) {
     try {
       await writeFile(path, String(process.pid), { flag: 'wx' });
       ownLocks.add(path);

@@ -21,11 +21,7 @@ export const FUZZ_ENVIRONMENT = {
 };
 
 /** The command of a short run with the same pseudo-random bytes every time, on the sanitizers' build of the tests. */
-export const shortRun = (name) => [
-  join(ROOT, 'build', 'asan', 'tests', `fuzz_${name}`),
-  '-seed=1',
-  `-runs=${SHORT_RUNS[name]}`,
-];
+export const shortRun = (name) => [join(ROOT, 'build', 'asan', 'tests', `fuzz_${name}`), '-seed=1', `-runs=${SHORT_RUNS[name]}`];
 
 function readArguments(given) {
   const names = [];
@@ -52,9 +48,7 @@ async function fuzz(name, seconds) {
   const program = join(ROOT, 'build', 'fuzz', 'tests', `fuzz_${name}`);
   // Without libFuzzer a target has no corpus, and gets different bytes in every run.
   const instrumented = /HAS_LIBFUZZER:\w+=(1|TRUE|ON)/.test(readFileSync(join(ROOT, 'build', 'fuzz', 'CMakeCache.txt'), 'utf8'));
-  const flags = instrumented
-    ? [...LIMITS, '-print_final_stats=1', `-artifact_prefix=${found}`, corpus]
-    : [`-seed=${Date.now()}`, '-max_len=2048'];
+  const flags = instrumented ? [...LIMITS, '-print_final_stats=1', `-artifact_prefix=${found}`, corpus] : [`-seed=${Date.now()}`, '-max_len=2048'];
   return step(`Fuzz ${name}`, async (tell) => {
     const output = await run([program, `-max_total_time=${seconds}`, ...flags], { cwd: ROOT, env: FUZZ_ENVIRONMENT });
     const runs = /stat::number_of_executed_units: *(\d+)/.exec(output) ?? /(\d+) runs/.exec(output);

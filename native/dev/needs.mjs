@@ -100,10 +100,7 @@ export const NEEDS = {
     title: 'Google Benchmark',
     minimum: '1.7',
     purpose: 'test',
-    find: () =>
-      findLibrary('benchmark/benchmark.h', 'benchmark', [
-        ['cmake/benchmark/benchmarkConfigVersion.cmake', cmakePackageVersion],
-      ]),
+    find: () => findLibrary('benchmark/benchmark.h', 'benchmark', [['cmake/benchmark/benchmarkConfigVersion.cmake', cmakePackageVersion]]),
     apt: [['libbenchmark-dev']],
     elsewhere: { brew: 'google-benchmark', dnf: 'google-benchmark-devel', pacman: 'benchmark' },
   },
@@ -132,8 +129,7 @@ export const NEEDS = {
     minimum: '1.74',
     purpose: 'test',
     optional: 'the tests of the CUDA kernels will be left out',
-    find: () =>
-      findLibrary('boost/context/fiber.hpp', 'boost_context', [['boost/version.hpp', /BOOST_LIB_VERSION "(\d+)_(\d+)/]]),
+    find: () => findLibrary('boost/context/fiber.hpp', 'boost_context', [['boost/version.hpp', /BOOST_LIB_VERSION "(\d+)_(\d+)/]]),
     apt: [['libboost-context-dev']],
     elsewhere: { brew: 'boost', dnf: 'boost-devel', pacman: 'boost' },
   },
@@ -274,12 +270,9 @@ export function explainMissing(keys, machine) {
   const packages = keys.map((key) => NEEDS[key].elsewhere[manager]);
   const [casks, plain] = [true, false].map((cask) => packages.filter((name) => name?.startsWith('--cask') === cask));
   const commands = [plain, ...casks.map((name) => [name])].filter((names) => names.length);
-  const advice = manager
-    ? `\n\nFor example with:\n${commands.map((names) => `  ${command} ${names.join(' ')}`).join('\n')}`
-    : '';
+  const advice = manager ? `\n\nFor example with:\n${commands.map((names) => `  ${command} ${names.join(' ')}`).join('\n')}` : '';
   return {
     message: `This machine lacks what the project needs:\n${lines.join('\n')}${advice}`,
-    advice:
-      'Install these (Emscripten also comes from https://emscripten.org/docs/getting_started/downloads.html), then run this again.',
+    advice: 'Install these (Emscripten also comes from https://emscripten.org/docs/getting_started/downloads.html), then run this again.',
   };
 }

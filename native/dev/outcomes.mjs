@@ -52,9 +52,7 @@ export function googleTest(name, command, env = {}) {
 
 /** Reads the results that GoogleTest writes as JSON, and the reasons that older versions only print. */
 export function googleTestCounts({ testsuites }, output) {
-  const tests = testsuites.flatMap(({ name, testsuite }) =>
-    testsuite.map((test) => ({ ...test, name: `${name}.${test.name}` })),
-  );
+  const tests = testsuites.flatMap(({ name, testsuite }) => testsuite.map((test) => ({ ...test, name: `${name}.${test.name}` })));
   const failed = tests.filter(({ failures }) => failures?.length);
   const skipped = tests.filter(({ failures, result }) => !failures?.length && result !== 'COMPLETED');
   const reasonOf = reasonsOfSkips(tests, output);
@@ -114,8 +112,7 @@ export function nodeTestCounts(output) {
 }
 
 /** Runs files of node:test. */
-export const nodeTests = (files) =>
-  runTests([process.execPath, '--test', '--test-reporter=tap', ...files], null, nodeTestCounts);
+export const nodeTests = (files) => runTests([process.execPath, '--test', '--test-reporter=tap', ...files], null, nodeTestCounts);
 
 /** The outcome of a suite that this machine cannot build. */
 export const notBuilt = (name, reason) => ({ passed: 0, failed: 0, failures: [], skipped: [{ name, reason }], output: '' });

@@ -44,8 +44,15 @@ export function drawPlaces(seed, each = 8) {
   const random = (below) => Math.floor(((state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32) * below);
   const isCode = (line) => /[=<>+\-*%!&|?(]/.test(line) && !/^\s*(\/\/|\*|\/\*|#|import |export \* |export \{|using |namespace |HWY_)/.test(line);
   return Object.entries(PARTS).flatMap(([part, folders]) => {
-    const files = git('ls-files', ...folders).trim().split('\n').filter((file) => /(?<!\.d)\.(cc|h|ts)$/.test(file)).sort();
-    const placesOf = (file) => readFileSync(join(ROOT, file), 'utf8').split('\n').flatMap((text, at) => (isCode(text) ? [{ part, file, line: at + 1, text }] : []));
+    const files = git('ls-files', ...folders)
+      .trim()
+      .split('\n')
+      .filter((file) => /(?<!\.d)\.(cc|h|ts)$/.test(file))
+      .sort();
+    const placesOf = (file) =>
+      readFileSync(join(ROOT, file), 'utf8')
+        .split('\n')
+        .flatMap((text, at) => (isCode(text) ? [{ part, file, line: at + 1, text }] : []));
     const places = files.flatMap(placesOf);
     return Array.from({ length: each }, () => places[random(places.length)]);
   });
@@ -85,7 +92,16 @@ const cudaSuite = ({ tests }) => ({
 });
 
 /** Suites of `npm test`, the cheapest first. */
-const CHEAPEST = ['conformance, two', 'core, native', 'conformance, npm', 'page, modules', 'npm package, one build, numbers', 'npm package, one build', 'page, Chromium, numbers', 'page, Chromium'];
+const CHEAPEST = [
+  'conformance, two',
+  'core, native',
+  'conformance, npm',
+  'page, modules',
+  'npm package, one build, numbers',
+  'npm package, one build',
+  'page, Chromium, numbers',
+  'page, Chromium',
+];
 const rankOf = ({ name }) => CHEAPEST.findIndex((begin) => name.startsWith(begin));
 /** Suites of the fault's own part first: others find it seldom. */
 const isOwn = (part, { name }) => (part === 'page' ? /^page/ : part === 'package' ? /npm/ : /^c/).test(name);
@@ -165,7 +181,8 @@ function readArguments(args) {
 runAsProgram(import.meta.url, async (...args) => {
   const { help, list, seed, chosen } = readArguments(args);
   if (help) return say(HELP);
-  if (seed !== undefined) return drawPlaces(Number(seed)).forEach(({ part, file, line, text }) => say(`${part.padEnd(8)} ${file}:${line}: ${text.trim()}`));
+  if (seed !== undefined)
+    return drawPlaces(Number(seed)).forEach(({ part, file, line, text }) => say(`${part.padEnd(8)} ${file}:${line}: ${text.trim()}`));
   if (list) return chosen.forEach((fault) => say(`${row(fault)} (${fault.file})`));
   const changed = git('status', '--porcelain', '--untracked-files=no').trim();
   if (changed) {
@@ -195,7 +212,10 @@ runAsProgram(import.meta.url, async (...args) => {
   say('\nThe sources are as before; the builds follow.');
   for (const suite of suites.values()) await build(suite, (built.clear(), built));
   say('');
-  for (const result of results) say(`${row(result)}\n    ${result.suite ? `${result.suite}: ${result.test}` : `NOT FOUND by ${result.ran.join('; ') || 'any suite: it changes the files of none'}`}`);
+  for (const result of results)
+    say(
+      `${row(result)}\n    ${result.suite ? `${result.suite}: ${result.test}` : `NOT FOUND by ${result.ran.join('; ') || 'any suite: it changes the files of none'}`}`,
+    );
   const found = results.filter(({ suite }) => suite).length;
   say(`\n${found} of ${results.length} faults are found; build/planted.json has the results.`);
   if (found < results.length) process.exitCode = 1;

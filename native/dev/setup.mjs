@@ -13,14 +13,7 @@ import { arm64Toolchain } from './arm64.mjs';
 import { nativeToolchain } from './compiler.mjs';
 import { CUDA_COMPONENTS, CUDA_PACKAGES, findCuda, unpackCuda } from './cuda.mjs';
 import { SetupError, run, say, step, stopCommands } from './console.mjs';
-import {
-  KEYRING_PACKAGE,
-  administrator,
-  downloadFromDebian13,
-  hasApt,
-  hasDebianKeyring,
-  installSystemPackages,
-} from './debian.mjs';
+import { KEYRING_PACKAGE, administrator, downloadFromDebian13, hasApt, hasDebianKeyring, installSystemPackages } from './debian.mjs';
 import {
   CLANG_PACKAGES,
   EMSCRIPTEN_PACKAGES,
@@ -110,14 +103,11 @@ async function survey(tell, purpose) {
   return machine;
 }
 
-const list = (names) =>
-  names.length > 4 ? `${names.slice(0, 3).join(', ')} and ${names.length - 3} more` : names.join(', ');
+const list = (names) => (names.length > 4 ? `${names.slice(0, 3).join(', ')} and ${names.length - 3} more` : names.join(', '));
 
 /** Returns the system packages that provide the missing needs. */
 function packagesFor(missing, machine) {
-  const wishes = missing.flatMap((key) =>
-    (NEEDS[key].apt ?? []).map((names) => ({ names, optional: Boolean(NEEDS[key].optional) })),
-  );
+  const wishes = missing.flatMap((key) => (NEEDS[key].apt ?? []).map((names) => ({ names, optional: Boolean(NEEDS[key].optional) })));
   const unpacksEmscripten = missing.includes('emscripten') || machine.emscripten?.source === 'debian13';
   const also = [
     ...(unpacksEmscripten && !hasClang() ? CLANG_PACKAGES : []),
@@ -127,7 +117,7 @@ function packagesFor(missing, machine) {
 }
 
 function requireAll(missing, machine, purpose) {
-  const required = missing.filter((key) => !NEEDS[key].optional || NEEDS[key].purpose === purpose && purpose === 'mpi');
+  const required = missing.filter((key) => !NEEDS[key].optional || (NEEDS[key].purpose === purpose && purpose === 'mpi'));
   if (!required.length) return;
   const { message, advice } = explainMissing(missing, machine);
   throw new SetupError(message, advice);

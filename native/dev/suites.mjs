@@ -50,12 +50,21 @@ function vitest(workspace, name, { chosen = [], env = {} } = {}) {
 }
 
 /** Runs the page's tests with these arguments of tests/browser/run.mjs, which writes this file. */
-const browserTests = (file, ...chosen) =>
-  runTests([process.execPath, 'tests/browser/run.mjs', ...chosen], resultsFile(file), (counts) => counts);
+const browserTests = (file, ...chosen) => runTests([process.execPath, 'tests/browser/run.mjs', ...chosen], resultsFile(file), (counts) => counts);
 
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
-const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-lock.json', 'README.md', 'src/engine/error/messages.inc', 'src/models/io', 'src/nn/io', CASES];
+const PACKAGE = [
+  'bindings',
+  'native/dev/packages',
+  'package.json',
+  'package-lock.json',
+  'README.md',
+  'src/engine/error/messages.inc',
+  'src/models/io',
+  'src/nn/io',
+  CASES,
+];
 const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${program}`, CASES];
 
 const nativeConformance = (preset) => ({
@@ -161,7 +170,7 @@ export const SUITES = [
   {
     name: 'programs',
     in: 'all',
-    uses: [...LIBRARY, ...PACKAGE, '.github', 'web', '.oxlintrc.json', 'knip.json'],
+    uses: [...LIBRARY, ...PACKAGE, '.github', 'web', '.oxfmtrc.json', '.oxlintrc.json', 'knip.json'],
     after: ['native', 'page', 'asan', 'tsan', 'emu128', 'arm64'], // one test checks all suites' files
     run: () => nodeTests(programTests()),
   },

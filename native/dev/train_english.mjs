@@ -48,5 +48,9 @@ runAsProgram(import.meta.url, async (...args) => {
   await mkdir(to, { recursive: true });
   const files = await makeModel({ text, recipe, say });
   for (const [name, content] of Object.entries(files)) await writeFile(join(to, name), content);
-  say(`${to}: ${Object.values(files).reduce((sum, content) => sum + content.length, 0).toLocaleString('en')} bytes`);
+  say(
+    `${to}: ${Object.values(files)
+      .reduce((sum, content) => sum + content.length, 0)
+      .toLocaleString('en')} bytes`,
+  );
 });

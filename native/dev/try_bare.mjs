@@ -32,8 +32,7 @@ async function bringNodeFromNpm(root) {
   const [node, npm] = said.trim().split('\n').slice(-2);
   const library = join(root, 'usr/local/lib/node_modules/npm');
   await mkdir(library, { recursive: true });
-  const unpack = (name, to, ...members) =>
-    run(['tar', '-xzf', join(folder, name), '-C', to, '--strip-components=1', '--no-same-owner', ...members]);
+  const unpack = (name, to, ...members) => run(['tar', '-xzf', join(folder, name), '-C', to, '--strip-components=1', '--no-same-owner', ...members]);
   await unpack(node, join(root, 'usr/local'), 'package/bin');
   await unpack(npm, library);
   await symlink('../lib/node_modules/npm/bin/npm-cli.js', join(root, 'usr/local/bin/npm'));

@@ -6,7 +6,11 @@ import { findProgram } from './find.mjs';
 /** MiniBrowser lies in a folder of its library, such as /usr/lib/x86_64-linux-gnu/webkit2gtk-4.1. */
 function findMiniBrowser() {
   const inside = (folder, pattern) =>
-    existsSync(folder) ? readdirSync(folder).filter((name) => pattern.test(name)).map((name) => join(folder, name)) : [];
+    existsSync(folder)
+      ? readdirSync(folder)
+          .filter((name) => pattern.test(name))
+          .map((name) => join(folder, name))
+      : [];
   const libraries = ['/usr/lib', '/usr/lib64', '/usr/libexec', ...inside('/usr/lib', /-linux-gnu/)];
   const folders = libraries.flatMap((folder) => inside(folder, /^webkit(2gtk|gtk)-/));
   return findProgram(...folders.map((folder) => join(folder, 'MiniBrowser')));

@@ -69,8 +69,7 @@ export const tests = [
         Home: () => (col = 0),
         PageDown: () => (row = Math.min(n - 1, row + 8)),
       };
-      const walk =
-        'ArrowUp ArrowLeft ArrowDown ArrowDown ArrowRight ArrowUp End ArrowRight PageDown ArrowDown Home ArrowUp';
+      const walk = 'ArrowUp ArrowLeft ArrowDown ArrowDown ArrowRight ArrowUp End ArrowRight PageDown ArrowDown Home ArrowUp';
       for (const key of walk.split(' ')) {
         await page.keyboard.press(key);
         moves[key]();
@@ -167,7 +166,10 @@ export const tests = [
             [...document.querySelectorAll('a[href], button:enabled, input:enabled, textarea, summary, [tabindex="0"]')].filter(
               (element) =>
                 // The words, the sections and the status in the bar come and go as the page scrolls to the focus.
-                element.tabIndex === 0 && element.closest(selector) && !element.closest('.bar-sentence, .places, .status') && element.checkVisibility({ visibilityProperty: true }),
+                element.tabIndex === 0 &&
+                element.closest(selector) &&
+                !element.closest('.bar-sentence, .places, .status') &&
+                element.checkVisibility({ visibilityProperty: true }),
             );
           const found = [];
           const change = async () => {
@@ -217,10 +219,7 @@ export const tests = [
       assert.deepEqual(await stray('body'), []);
       for (const section of ['#live-map', '#gallery', '#steps']) {
         const numbers = await page.evaluateHandle(
-          (inside) =>
-            [...document.querySelectorAll(`${inside} .segments button`)].find(
-              ({ textContent }) => textContent === 'Numbers',
-            ),
+          (inside) => [...document.querySelectorAll(`${inside} .segments button`)].find(({ textContent }) => textContent === 'Numbers'),
           section,
         );
         await numbers.focus();
@@ -238,9 +237,7 @@ export const tests = [
       thorough: (width === 360) !== (scheme === 'light'),
       async run({ browser, url }) {
         const { page, close } = await openPage(browser, `${url}#causal=1`, { width, height, scheme });
-        const over = await page.evaluate(
-          () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
-        );
+        const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
         assert.ok(over <= 0, `the page is ${over} px too wide`);
         const findings = () => seriousFindings(page, 'body');
         assert.deepEqual(await findings(), []);

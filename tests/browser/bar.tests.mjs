@@ -47,7 +47,10 @@ export const tests = [
         heads: [...document.querySelectorAll('.bar-heads button')].map((button) => button.getBoundingClientRect().right),
       }));
       assert.ok(await page.$eval('#undo', ({ offsetWidth }) => offsetWidth > 0), 'Undo is shown');
-      assert.ok(heads.every((right) => right <= end + 0.5), `heads end at ${heads}, the bar's sentence at ${end}`);
+      assert.ok(
+        heads.every((right) => right <= end + 0.5),
+        `heads end at ${heads}, the bar's sentence at ${end}`,
+      );
       await close();
     },
   },
@@ -61,7 +64,10 @@ export const tests = [
       await settled(page);
       const places = () =>
         page.$$eval('.top :is(.brand, .bar-words, .bar-heads, #bar-mute, select, .undo-bar, .icon-button)', (all) =>
-          all.map((each) => each.getBoundingClientRect()).map(({ left, right }) => [left, right].map(Math.round)).filter(([left, right]) => right > left),
+          all
+            .map((each) => each.getBoundingClientRect())
+            .map(({ left, right }) => [left, right].map(Math.round))
+            .filter(([left, right]) => right > left),
         );
       const before = await places();
       await page.$$eval('.step-buttons button', (buttons) => buttons[1].click());

@@ -50,9 +50,7 @@ export function findBrowsers({ inShell = false } = {}) {
     const wanted = process.env[named];
     const executablePath = wanted || (inShell && shell ? [shell.place, ...places] : places).find((place) => existsSync(place));
     if (!executablePath || !existsSync(executablePath)) {
-      const where = wanted
-        ? `${named} names ${wanted}, which does not exist`
-        : `set ${variable} or install it`;
+      const where = wanted ? `${named} names ${wanted}, which does not exist` : `set ${variable} or install it`;
       return { name, reason: `${name} not found: ${where}` };
     }
     return { name, launch: () => puppeteer.launch({ ...options, executablePath, headless: true }) };

@@ -18,7 +18,14 @@ export const tests = [
     name: `the sentence, its arcs and a heat map are above the fold, ${width} × ${height}`,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { width, height });
-      for (const place of ['.intro p', '#sentence', '.presets', '.strip-words', '.strip-heads', `#live-map .live-card:nth-child(${width > 640 ? 4 : 2}) canvas`]) {
+      for (const place of [
+        '.intro p',
+        '#sentence',
+        '.presets',
+        '.strip-words',
+        '.strip-heads',
+        `#live-map .live-card:nth-child(${width > 640 ? 4 : 2}) canvas`,
+      ]) {
         const box = await boxOf(page, place);
         assert.ok(box.top >= 0 && box.bottom <= height, `${place} ends at ${box.bottom} of ${height}`);
         assert.ok(box.left >= 0 && box.right <= width, `${place} ends at ${box.right} of ${width}`);
@@ -79,9 +86,7 @@ export const tests = [
           return [...document.querySelectorAll('.arc-mark')].map((mark) => {
             const { left, top, width, height } = mark.getBoundingClientRect();
             const [x, y] = [left + width / 2, top + height / 2];
-            const away = tokens.map((box) =>
-              Math.hypot(x - (box.left + box.right) / 2, Math.min(Math.abs(y - box.top), Math.abs(y - box.bottom))),
-            );
+            const away = tokens.map((box) => Math.hypot(x - (box.left + box.right) / 2, Math.min(Math.abs(y - box.top), Math.abs(y - box.bottom))));
             return [mark.textContent, away.indexOf(Math.min(...away))];
           });
         });
@@ -105,10 +110,7 @@ export const tests = [
       await until(page, () => document.querySelector('.strip-looks').textContent === 'saw looks at');
       await page.$$eval('.strip-head', (heads) => heads[2].click());
       await until(page, () => document.querySelector('.live-title[aria-pressed=true]').textContent.includes('Same word'));
-      assert.match(
-        await page.$eval('#live-map .live-card:nth-child(3) [role=gridcell]', (cell) => cell.ariaLabel),
-        /^head 3, query I, key I, /,
-      );
+      assert.match(await page.$eval('#live-map .live-card:nth-child(3) [role=gridcell]', (cell) => cell.ariaLabel), /^head 3, query I, key I, /);
       await close();
     },
   },
@@ -120,7 +122,12 @@ export const tests = [
       await page.evaluate(() => document.querySelector('#steps').scrollIntoView());
       await until(page, () => document.querySelectorAll('.bar-heads .badge').length === 4);
       const badges = await page.evaluate(
-        (all) => all.map((place) => [...document.querySelectorAll(`${place} .badge`)].filter((badge) => getComputedStyle(badge).backgroundImage !== 'none').map((badge) => badge.textContent)),
+        (all) =>
+          all.map((place) =>
+            [...document.querySelectorAll(`${place} .badge`)]
+              .filter((badge) => getComputedStyle(badge).backgroundImage !== 'none')
+              .map((badge) => badge.textContent),
+          ),
         places,
       );
       badges.forEach((those, i) => assert.ok(those.length > 0 && those.every((number) => number === '3'), `${places[i]}: ${those}`));
@@ -130,7 +137,10 @@ export const tests = [
         const label = await page.$eval(`${place} [role=gridcell]`, (cell) => cell.ariaLabel);
         assert.equal(label, 'head 3, query I, key I, muted', place);
       }
-      assert.match(await page.$eval('.preset-line', (line) => line.textContent), /^From dog₇: head 1 looks at the₆, head 2 at I, head 4 at several words, head 3 is muted\.$/);
+      assert.match(
+        await page.$eval('.preset-line', (line) => line.textContent),
+        /^From dog₇: head 1 looks at the₆, head 2 at I, head 4 at several words, head 3 is muted\.$/,
+      );
       await close();
     },
   },

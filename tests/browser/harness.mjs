@@ -164,7 +164,11 @@ async function moveTo(page, hash, size) {
  * as for a visitor who has not touched the page. `complaints` collects errors of the console and the page; `close` fails if
  * there are any unexpected ones.
  */
-export async function openPage(browser, url, { width = USUAL_SIZE.width, height = USUAL_SIZE.height, scheme, ready = true, walking = false, prepare, fresh } = {}) {
+export async function openPage(
+  browser,
+  url,
+  { width = USUAL_SIZE.width, height = USUAL_SIZE.height, scheme, ready = true, walking = false, prepare, fresh } = {},
+) {
   const size = { width, height };
   const { origin, hash } = new URL(url);
   const lane = lanes.get(browser);
@@ -229,13 +233,11 @@ export async function setViewport(page, size) {
   assert.deepEqual(await seen(), size, 'the viewport');
 }
 
-const setScheme = (page, value) =>
-  page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value }]).catch(() => {});
+const setScheme = (page, value) => page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value }]).catch(() => {});
 
 /** Checks the color scheme. If the browser cannot emulate the preference, clicks the page's own theme button first. */
 async function checkScheme(page, wanted) {
-  const isDark = () =>
-    page.evaluate(() => getComputedStyle(document.body).backgroundColor === 'rgb(15, 17, 24)');
+  const isDark = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor === 'rgb(15, 17, 24)');
   if ((await isDark()) !== (wanted === 'dark')) await page.click('.icon-button');
   assert.equal(await isDark(), wanted === 'dark', `the page is ${wanted}`);
 }
@@ -280,12 +282,10 @@ export async function snapshot(page) {
     const pack = (data) => {
       const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
       let text = '';
-      for (let i = 0; i < bytes.length; i += 8192)
-        text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+      for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
       return btoa(text);
     };
-    const entries = (object, get) =>
-      Object.fromEntries(Object.entries(object).map(([name, value]) => [name, get(value)]));
+    const entries = (object, get) => Object.fromEntries(Object.entries(object).map(([name, value]) => [name, get(value)]));
     return JSON.stringify({
       tokens: result.tokens,
       heads: result.heads,
@@ -339,5 +339,4 @@ export async function toggle(page, selector) {
 }
 
 /** The pixels of the gallery's canvases. */
-export const pictures = (page) =>
-  page.evaluate(() => [...document.querySelectorAll('#gallery .map canvas')].map((canvas) => canvas.toDataURL()));
+export const pictures = (page) => page.evaluate(() => [...document.querySelectorAll('#gallery .map canvas')].map((canvas) => canvas.toDataURL()));

@@ -37,7 +37,7 @@ const seen = (page) =>
 async function train(page, { steps = 20 } = {}) {
   const once = async (step) => {
     await page.click('#train-step');
-    for (let at = -1; at < step; ) at = await page.evaluate(() => window.multiheadPage.training().step);
+    for (let at = -1; at < step;) at = await page.evaluate(() => window.multiheadPage.training().step);
   };
   for (let step = 1; step <= steps; step += 1) await once(step);
 }
@@ -93,7 +93,10 @@ export const tests = [
       await choose(page, 'trained');
       const letters = [...'isathedogandthedogran'];
       const after = await seen(page);
-      assert.deepEqual(after.words.map((word) => word.replace(/[₀-₉]+$/, '')), letters);
+      assert.deepEqual(
+        after.words.map((word) => word.replace(/[₀-₉]+$/, '')),
+        letters,
+      );
       assert.match(await lineOf(page), /^Trained here for 20 steps\. They read letters: the 21 of your sentence that they know/);
       assert.deepEqual([before.maps[0], after.maps.length, after.gallery], ['Previous word', 4, after.maps]);
       assert.ok(after.arcs > 0);
@@ -200,7 +203,9 @@ export const tests = [
           const { trace, meanWeights, tokens } = window.multiheadPage.snapshot();
           const count = tokens.length;
           const sums = new Float64Array(count);
-          trace.weights.data.forEach((weight, i) => (sums[Math.floor(i / count) % count] += Math.abs(weight - meanWeights.data[i % (count * count)])));
+          trace.weights.data.forEach(
+            (weight, i) => (sums[Math.floor(i / count) % count] += Math.abs(weight - meanWeights.data[i % (count * count)])),
+          );
           const shown = [...document.querySelectorAll('.token')].findIndex((token) => token.ariaPressed === 'true');
           return [shown, sums.indexOf(Math.max(...sums))];
         });

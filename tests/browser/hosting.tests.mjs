@@ -36,8 +36,7 @@ async function copyOfSite() {
       await writeFile(from, `window.build = 'next';\n${await readFile(from, 'utf8')}`);
       // Scripts that import the main script change, too, and therefore get other names.
       const scripts = assets.filter((name) => /^(index|below|sentence_file|opened_model|measurement|motion|generation)-.*\.js$/.test(name));
-      const renamed = (text) =>
-        scripts.reduce((so, name) => so.replaceAll(name, name.replace(/-.*\.js/, '-another1.js')), text);
+      const renamed = (text) => scripts.reduce((so, name) => so.replaceAll(name, name.replace(/-.*\.js/, '-another1.js')), text);
       for (const name of ['index.html', 'service_worker.js', ...scripts.map((script) => `assets/${script}`)]) {
         const file = join(folder, name);
         const text = renamed(await readFile(file, 'utf8'));
@@ -170,7 +169,10 @@ export const tests = [
       await copy.deployNext();
       // A tab of the build before, with its copy and without one.
       for (const tab of [page, bare]) await tab.$eval('#own-english', (button) => button.click());
-      await until(bare, () => document.querySelector('.own-status').textContent === 'This page was updated. Reload it: your choices are in its address.');
+      await until(
+        bare,
+        () => document.querySelector('.own-status').textContent === 'This page was updated. Reload it: your choices are in its address.',
+      );
       await closeBare({ expected: /404|Failed to load|MIME|module/ });
       await mapShown(page);
       server.requested.length = 0;

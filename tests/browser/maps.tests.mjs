@@ -57,7 +57,9 @@ export const tests = [
       // A map whose width was another one is painted again after the browser has reported its width.
       await settled(page);
       await settled(page);
-      const painted = await page.$$eval('#gallery .map canvas', (maps) => maps.map((map) => window.work.painted.filter((each) => each === map).length));
+      const painted = await page.$$eval('#gallery .map canvas', (maps) =>
+        maps.map((map) => window.work.painted.filter((each) => each === map).length),
+      );
       assert.deepEqual(painted, [1, 1, 1, 1, 1]);
       assert.deepEqual(await heights(), before);
       await close();
@@ -193,7 +195,10 @@ export const tests = [
         const name = await press(page, `${card} .save:nth-child(2)`);
         assert.match(name, new RegExp(`^attention-weights-of-head-${head + 1}-.*\\.csv$`));
         const csv = await page.evaluate(() => window.saved.at(-1).text());
-        const lines = csv.trimEnd().split('\r\n').map((line) => line.split(','));
+        const lines = csv
+          .trimEnd()
+          .split('\r\n')
+          .map((line) => line.split(','));
         assert.equal(lines[0].length, n + 1);
         const numbers = lines.slice(1).flatMap((line) => line.slice(1).map((text) => Math.fround(Number(text))));
         assert.deepEqual(numbers, [...trace.weights.data.subarray(head * n * n, (head + 1) * n * n)]);
@@ -208,7 +213,12 @@ export const tests = [
       const numbersIn = async (section) => {
         await press(page, `${section} .save:nth-child(2)`);
         const lines = (await page.evaluate(() => window.saved.at(-1).text())).trimEnd().split('\r\n').slice(1);
-        return lines.flatMap((line) => line.split(',').slice(1).map((text) => Math.fround(Number(text))));
+        return lines.flatMap((line) =>
+          line
+            .split(',')
+            .slice(1)
+            .map((text) => Math.fround(Number(text))),
+        );
       };
       for (const section of ['#bend', '#live-map']) {
         assert.deepEqual(await numbersIn(section), [...trace.weights.data.subarray(0, n * n)], section);
@@ -242,7 +252,12 @@ export const tests = [
         await press(page, '#step-detail .save:nth-child(2)');
         const csv = await page.evaluate(() => window.saved.at(-1).text());
         const lines = csv.trimEnd().split('\r\n').slice(1);
-        const numbers = lines.flatMap((line) => line.split(',').slice(1).map((text) => Math.fround(Number(text))));
+        const numbers = lines.flatMap((line) =>
+          line
+            .split(',')
+            .slice(1)
+            .map((text) => Math.fround(Number(text))),
+        );
         const { shape, data } = trace[names[i]];
         const size = shape.at(-2) * shape.at(-1);
         const start = shape.length === 4 ? size : 0;
@@ -265,12 +280,11 @@ export const tests = [
         ['#bend', 'bendView', 1],
         ['#train', 'trainView', 4],
       ]) {
-        const maps = () => page.$$eval(`${place} .map`, (list) => list.filter((map) => map.checkVisibility() && !map.closest('.train-beside')).length);
+        const maps = () =>
+          page.$$eval(`${place} .map`, (list) => list.filter((map) => map.checkVisibility() && !map.closest('.train-beside')).length);
         const shown = () => page.$$eval(`${place} .table-scroll`, (list) => list.length);
         assert.equal(await maps(), pictures, `${place}: maps`);
-        await page.$$eval(`${place} .segments button`, (buttons) =>
-          buttons.find(({ textContent }) => textContent === 'Numbers').click(),
-        );
+        await page.$$eval(`${place} .segments button`, (buttons) => buttons.find(({ textContent }) => textContent === 'Numbers').click());
         await settled(page);
         assert.match(await page.evaluate(() => location.hash), new RegExp(`${field}=numbers`));
         assert.deepEqual([await shown(), await maps()], [tables, 0], `${place}: tables in the place of maps`);

@@ -27,10 +27,7 @@ async function compare() {
     ...{ num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, max_position_embeddings: 64, rms_norm_eps: 1e-5 },
     ...{ rope_theta: 10000, hidden_act: 'silu', tie_word_embeddings: true },
   };
-  const files = [
-    new File([JSON.stringify(config)], 'config.json'),
-    new File([writeSafetensors(Object.fromEntries(tensors))], 'model.safetensors'),
-  ];
+  const files = [new File([JSON.stringify(config)], 'config.json'), new File([writeSafetensors(Object.fromEntries(tensors))], 'model.safetensors')];
   const one = await openModel(files, { weights: 'int8' });
   const seen = [];
   const model = await openModel(files, { weights: 'int8', workers: 2, onProgress: (loaded, total) => seen.push(loaded / total) });

@@ -14,7 +14,8 @@ const actions = (page, seed, count) =>
       };
       const texts = ['', 'a', 'the cat and the cat', 'U.S.A. 1,000 ✦ 猫がすわる', 'one '.repeat(64), '<b>&amp;</b> \u202eabc', 'e\u0301 👩‍🚀 مرحبا'];
       // Not what leaves the page, saves files, or measures for minutes.
-      const controls = 'main button, header button, main select, header select, summary, main input:not([type=file]), main a[href^="#"], main canvas, #sentence';
+      const controls =
+        'main button, header button, main select, header select, summary, main input:not([type=file]), main a[href^="#"], main canvas, #sentence';
       const left = '.save, #speed button, #use-it button';
       const log = [];
       for (let i = 0; i < total; i += 1) {
@@ -64,7 +65,11 @@ async function monkey({ browser, url }, seed, rounds, each) {
   let round = 0;
   for (; round < rounds && performance.now() < end; round += 1) {
     const log = await actions(page, seed + round, each);
-    assert.deepEqual(complaints.filter((text) => !expected.test(text)), [], `seed ${seed + round}, after ${log.slice(-12).join('; ')}`);
+    assert.deepEqual(
+      complaints.filter((text) => !expected.test(text)),
+      [],
+      `seed ${seed + round}, after ${log.slice(-12).join('; ')}`,
+    );
   }
   // The display goes on: a new sentence has its numbers, and a training that starts over makes a step.
   await page.evaluate(() => void (location.hash = '#text=the+end+of+it&at=train'));

@@ -92,9 +92,7 @@ export const tests = [
         }
       });
       const read = (selector) =>
-        page.$$eval(selector, (tables) =>
-          tables.map((table) => [...table.querySelectorAll('tbody td')].map((cell) => cell.textContent)),
-        );
+        page.$$eval(selector, (tables) => tables.map((table) => [...table.querySelectorAll('tbody td')].map((cell) => cell.textContent)));
       const { trace, tokens } = await snapshot(page);
       const n = tokens.length;
       const written = (value) =>
@@ -151,9 +149,7 @@ export const tests = [
       const [visible, ...masked] = await colorsInRow();
       assert.equal(visible, 1);
       for (const colors of masked) assert.ok(colors > 1, 'a masked cell is hatched');
-      const label = await page.$eval('#gallery [role=gridcell][aria-colindex="2"]', (cell) =>
-        cell.getAttribute('aria-label'),
-      );
+      const label = await page.$eval('#gallery [role=gridcell][aria-colindex="2"]', (cell) => cell.getAttribute('aria-label'));
       assert.equal(label, 'head 1, query I, key saw, masked, 0');
       await close();
     },

@@ -7,7 +7,19 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { seriousFindings } from './axe.mjs';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
-import { eventually, offlineCopyReady, openPage, setSentence, settled, setViewport, site, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
+import {
+  eventually,
+  offlineCopyReady,
+  openPage,
+  setSentence,
+  settled,
+  setViewport,
+  site,
+  snapshot,
+  startBrokenServer,
+  startServer,
+  until,
+} from './harness.mjs';
 import { bytePairTokenizer, goldenFiles, gpt2, gpt2Config, gpt2Tensors, safetensors, safetensorsHeader, wordTokenizer } from './small_models.mjs';
 import { countWork } from './work.mjs';
 
@@ -98,7 +110,9 @@ const drop = (page, contents, folder) =>
       const event = new Event('drop', { bubbles: true, cancelable: true });
       document.dispatchEvent(Object.defineProperty(event, 'dataTransfer', { value: transfer }));
     },
-    Object.entries(contents).filter(([, content]) => content !== null).map(([path, content]) => [path, Buffer.from(content).toString('base64')]),
+    Object.entries(contents)
+      .filter(([, content]) => content !== null)
+      .map(([path, content]) => [path, Buffer.from(content).toString('base64')]),
     folder,
   );
 
@@ -122,7 +136,11 @@ async function savedNumbers(page) {
 /** Makes the model's worker slow: it waits before it reads a large piece of a file. */
 const slowServer = () =>
   startBrokenServer(async (folder, assets) => {
-    const file = join(folder, 'assets', assets.find((name) => /^model_worker.*\.js$/.test(name)));
+    const file = join(
+      folder,
+      'assets',
+      assets.find((name) => /^model_worker.*\.js$/.test(name)),
+    );
     const slow = `const read = Blob.prototype.arrayBuffer;
       Blob.prototype.arrayBuffer = async function () {
         if (this.size > 1e6) await new Promise((done) => setTimeout(done, 200));
@@ -182,10 +200,16 @@ export const tests = [
         assert.deepEqual(await page.$$eval('.own-token', (list) => list.length), 24);
         assert.equal(await page.$$eval('.own-likely li', (list) => list.length), 5);
         const shares = await page.$$eval('.own-likely .number', (list) => list.map(({ textContent }) => parseFloat(textContent)));
-        assert.deepEqual(shares, [...shares].sort((a, b) => b - a));
+        assert.deepEqual(
+          shares,
+          [...shares].sort((a, b) => b - a),
+        );
         await page.click('.own-tokens li:nth-child(3) button');
         assert.equal(await page.$eval('.own-continue .own-asked', (line) => line.textContent), 'Likeliest at new token 3');
-        const [chosen, likeliest] = [await page.$eval('.own-tokens li:nth-child(3)', (item) => item.textContent), await page.$eval('.own-likely .word', (item) => item.textContent)];
+        const [chosen, likeliest] = [
+          await page.$eval('.own-tokens li:nth-child(3)', (item) => item.textContent),
+          await page.$eval('.own-likely .word', (item) => item.textContent),
+        ];
         assert.equal(chosen, likeliest);
         await setSentence(page, 'the cat');
         await until(page, () => document.querySelector('#own [role=grid][aria-rowcount]').ariaRowCount === '2');
@@ -213,13 +237,19 @@ export const tests = [
         await until(page, () => document.querySelector('#own-keep').textContent === 'Keep it in this browser');
         await page.reload();
         await settled(page);
-        await until(page, () => document.querySelector('.own-kept')?.textContent.startsWith('This address was made with a model named "model.safetensors"'));
-        assert.equal(await page.evaluate(async () => {
-          const root = await navigator.storage.getDirectory();
-          const names = [];
-          for await (const name of root.keys()) names.push(name);
-          return names.join();
-        }), '', 'no byte is left');
+        await until(page, () =>
+          document.querySelector('.own-kept')?.textContent.startsWith('This address was made with a model named "model.safetensors"'),
+        );
+        assert.equal(
+          await page.evaluate(async () => {
+            const root = await navigator.storage.getDirectory();
+            const names = [];
+            for await (const name of root.keys()) names.push(name);
+            return names.join();
+          }),
+          '',
+          'no byte is left',
+        );
         await close();
       }),
   },
@@ -247,7 +277,10 @@ export const tests = [
           field.value = '';
           field.dispatchEvent(new Event('input'));
         });
-        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaRowCount === '8' && document.querySelector('.own-status').textContent === '');
+        await until(
+          page,
+          () => document.querySelector('#own .own-map [role=grid]').ariaRowCount === '8' && document.querySelector('.own-status').textContent === '',
+        );
 
         await page.select('#own-weights', 'int4');
         await until(page, () => /of memory as int4;/.test(document.querySelector('.own-facts').textContent));
@@ -263,7 +296,12 @@ export const tests = [
         await page.evaluate(() => history.forward());
         await until(page, () => !document.querySelector('.own-body').hidden);
         await give(page, await write(model({ 'config.json': null, 'model.safetensors': null })));
-        await until(page, () => !/no tokenizer/.test(document.querySelector('.own-facts').textContent) && document.querySelector('#own .own-map [role=grid]').ariaRowCount === '7');
+        await until(
+          page,
+          () =>
+            !/no tokenizer/.test(document.querySelector('.own-facts').textContent) &&
+            document.querySelector('#own .own-map [role=grid]').ariaRowCount === '7',
+        );
 
         assert.equal((await page.$$('#own .own-cell')).length, gpt2.layers * gpt2.heads);
         const twoHeads = JSON.stringify({ ...JSON.parse(gpt2Config), n_head: 2 });
@@ -307,7 +345,8 @@ export const tests = [
         const stops = () => page.$$eval('#own .own-cell[tabindex="0"]', (cells) => cells.map(({ ariaLabel }) => ariaLabel));
         assert.deepEqual(await stops(), ['Layer 1, head 1'], 'Tab reaches one picture');
         await page.focus('#own .own-cell[tabindex="0"]');
-        for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight', 'ArrowLeft', 'End', 'ArrowUp', 'Home', 'ArrowUp', 'ArrowDown', 'ArrowRight']) await page.keyboard.press(key);
+        for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight', 'ArrowLeft', 'End', 'ArrowUp', 'Home', 'ArrowUp', 'ArrowDown', 'ArrowRight'])
+          await page.keyboard.press(key);
         assert.equal(await page.evaluate(() => document.activeElement.ariaLabel), 'Layer 2, head 2');
         await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaLabel === 'Layer 2, head 2');
         await new Promise((done) => setTimeout(done, 300));
@@ -317,7 +356,11 @@ export const tests = [
         const { painted: maps, changes } = await work();
         assert.ok(maps <= 1 && changes < 120, `another head paints ${maps} maps and changes ${changes} elements`);
         const sizes = await page.$$eval('#own .own-strip', (list) => list.map((canvas) => `${canvas.width} × ${canvas.height}`));
-        assert.deepEqual(sizes, Array.from({ length: layers }, () => `${8 * count} × 8`), 'every head has its picture of 8 tokens');
+        assert.deepEqual(
+          sizes,
+          Array.from({ length: layers }, () => `${8 * count} × 8`),
+          'every head has its picture of 8 tokens',
+        );
 
         await drop(page, goldenFiles('gemma3'), 'Dropped');
         await until(page, () => /^gemma3/.test(document.querySelector('.own-facts').textContent) && location.hash.includes('model=Dropped'));
@@ -333,7 +376,10 @@ export const tests = [
       withFiles(async (write) => {
         const { page, close } = await openPage(browser, `${url}#text=the+dog+sat`);
         const texts = ['the cat sat', 'the black dog sat', 'the cat sat'];
-        await give(page, await write({ ...goldenFiles('bert'), 'tokenizer.json': wordTokenizer(['the', 'black', 'cat', 'sat', 'dog', 'on', 'mat']) }));
+        await give(
+          page,
+          await write({ ...goldenFiles('bert'), 'tokenizer.json': wordTokenizer(['the', 'black', 'cat', 'sat', 'dog', 'on', 'mat']) }),
+        );
         await mapShown(page);
         assert.deepEqual(await page.$$eval('#own-continue', (list) => list.map((button) => button.checkVisibility())), [false]);
         const label = await page.$eval('#own .own-map .map-cell:nth-child(2)', (cell) => cell.ariaLabel);
@@ -365,7 +411,8 @@ export const tests = [
         const { page, close } = await openPage(browser, url);
         await give(page, await write(goldenFiles('vit')));
         await mapShown(page);
-        const grid = () => page.$eval('#own .own-map [role=grid]', ({ ariaLabel, ariaRowCount, ariaColCount }) => [ariaLabel, ariaRowCount, ariaColCount].join());
+        const grid = () =>
+          page.$eval('#own .own-map [role=grid]', ({ ariaLabel, ariaRowCount, ariaColCount }) => [ariaLabel, ariaRowCount, ariaColCount].join());
         assert.equal(await grid(), 'Layer 1, head 1, where [class] looks,3,3', 'patches of 4 pixels in a picture of 12');
         assert.equal(await page.$$eval('.own-classes li', (list) => list.length), 4);
         assert.equal(await page.$eval('.own-field', (box) => box.checkVisibility()), false);
@@ -390,7 +437,10 @@ export const tests = [
         });
         await (await page.$('#own-picture')).uploadFile(...(await write({ 'half.png': Uint8Array.from(bytes) })));
         await eventually(async () => (await listed()) !== drawn, 'other weights');
-        assert.equal(await page.$eval('.own-preview', (canvas) => [...canvas.getContext('2d').getImageData(20, 100, 1, 1).data].join()), '255,255,255,255');
+        assert.equal(
+          await page.$eval('.own-preview', (canvas) => [...canvas.getContext('2d').getImageData(20, 100, 1, 1).data].join()),
+          '255,255,255,255',
+        );
         await (await page.$('#own-picture')).uploadFile(...(await write({ 'broken.png': 'hello' })));
         await until(page, () => /^The browser cannot read this picture: /.test(document.querySelector('.own-picture-box [role=status]').textContent));
         assert.deepEqual(await seriousFindings(page, '#own'), []);
@@ -411,12 +461,18 @@ export const tests = [
         const config = JSON.stringify({ ...JSON.parse(gpt2Config), vocab_size: 700_000 });
         const paths = await write({ 'config.json': config, 'large.safetensors': safetensors(large) }, 'large');
         await give(page, paths);
-        await until(page, () => document.querySelector('.own-progress').value > 0 && /^\d+ MB of 34 MB$/.test(document.querySelector('.own-loaded').textContent));
+        await until(
+          page,
+          () => document.querySelector('.own-progress').value > 0 && /^\d+ MB of 34 MB$/.test(document.querySelector('.own-loaded').textContent),
+        );
         await page.$eval('#own-abort', (button) => {
           button.focus();
           button.click();
         });
-        await until(page, () => document.querySelector('.own-status').textContent === 'Stopped: large.safetensors was not opened. Your earlier model stays open.');
+        await until(
+          page,
+          () => document.querySelector('.own-status').textContent === 'Stopped: large.safetensors was not opened. Your earlier model stays open.',
+        );
         assert.equal(await page.$eval('.own-loading', ({ hidden }) => hidden), true);
         assert.equal(await page.evaluate(() => document.activeElement.id), 'model-files', 'the focus is not lost');
         assert.equal(await page.$eval('#own .own-map [role=grid]', (grid) => grid.ariaRowCount), before);
@@ -424,7 +480,10 @@ export const tests = [
         await give(page, paths);
         await until(page, () => document.querySelector('.own-progress').value > 0);
         await give(page, await write(model({ 'tokenizer.json': null }), 'other'));
-        await until(page, () => /no tokenizer/.test(document.querySelector('.own-facts').textContent) && document.querySelector('.own-status').textContent === '');
+        await until(
+          page,
+          () => /no tokenizer/.test(document.querySelector('.own-facts').textContent) && document.querySelector('.own-status').textContent === '',
+        );
         assert.equal(await page.$eval('.own-loading', ({ hidden }) => hidden), true);
         await close();
         await server.close();
@@ -437,8 +496,15 @@ export const tests = [
         const { page, close } = await openPage(browser, url);
         // The GPT-2 with 64 columns and a large vocabulary.
         const tokens = 100_000_000;
-        const wider = new Map([[width, 64], [3 * width, 3 * 64], [4 * width, 4 * 64], [vocabulary, tokens]]);
-        const shapes = Object.fromEntries(Object.entries(tensors).map(([name, { shape }]) => [name, shape.map((extent) => wider.get(extent) ?? extent)]));
+        const wider = new Map([
+          [width, 64],
+          [3 * width, 3 * 64],
+          [4 * width, 4 * 64],
+          [vocabulary, tokens],
+        ]);
+        const shapes = Object.fromEntries(
+          Object.entries(tensors).map(([name, { shape }]) => [name, shape.map((extent) => wider.get(extent) ?? extent)]),
+        );
         const { header, bytes } = safetensorsHeader(shapes);
         const config = JSON.stringify({ ...JSON.parse(gpt2Config), n_embd: 64, n_head: 4, vocab_size: tokens });
         const paths = await write({ 'config.json': config, 'huge.safetensors': header });
@@ -446,7 +512,8 @@ export const tests = [
         await truncate(paths[1], bytes);
         await give(page, paths);
         const said = (text) => eventually(async () => (await statusOf(page)) === text, text);
-        const needs = (size) => `huge.safetensors needs more memory than this page gets: weights: the model needs ${size} MiB for the weights, and WebAssembly has at most 4095 MiB; weights: 'int4' would fit`;
+        const needs = (size) =>
+          `huge.safetensors needs more memory than this page gets: weights: the model needs ${size} MiB for the weights, and WebAssembly has at most 4095 MiB; weights: 'int4' would fit`;
         // 6.4 billion weights: 34 bytes for 32 of them as int8, which is chosen for files above 100 MB, and 128 as f32.
         await said(needs(6485));
         await page.select('#own-weights', 'f32');
@@ -465,7 +532,11 @@ export const tests = [
     run: ({ browser }) =>
       withFiles(async (write) => {
         const server = await startBrokenServer(async (folder, assets) => {
-          const file = join(folder, 'assets', assets.find((name) => /^model_worker.*\.js$/.test(name)));
+          const file = join(
+            folder,
+            'assets',
+            assets.find((name) => /^model_worker.*\.js$/.test(name)),
+          );
           const end = `addEventListener('message', (event) => {
             const [given] = event.data.values;
             if (!String(given?.name ?? given).includes('fatal')) return;
@@ -523,7 +594,10 @@ export const tests = [
         await mapShown(page);
       };
       await tryIt();
-      assert.deepEqual(ofEnglish().sort(), ['config.json', 'heads.json', 'model.safetensors', 'tokenizer.json'].map((name) => `/english/${name}`));
+      assert.deepEqual(
+        ofEnglish().sort(),
+        ['config.json', 'heads.json', 'model.safetensors', 'tokenizer.json'].map((name) => `/english/${name}`),
+      );
       assert.match(await factsOf(page), /^llama: 2 layers of 4 heads, /);
       const rows = await page.$$eval('.own-row', (list) => list.map((row) => row.querySelectorAll('.own-cell').length));
       assert.deepEqual(rows, [4, 4]);
@@ -535,7 +609,10 @@ export const tests = [
       for (const sentence of said) {
         const [, layer, head, percent] = /^Layer (\d), head (\d) (\d+) % of its weight /.exec(sentence);
         const { layer: _, head: __, ...scores } = heads.find((of) => of.layer === layer - 1 && of.head === head - 1);
-        assert.ok(Object.values(scores).some((score) => (100 * score).toFixed(0) === percent), sentence);
+        assert.ok(
+          Object.values(scores).some((score) => (100 * score).toFixed(0) === percent),
+          sentence,
+        );
       }
       await page.$$eval('.own-habits button', (list) => list.at(-1).click());
       const opened = await page.$$eval('.own-habits button', (list) => list.at(-1).textContent);
@@ -551,7 +628,10 @@ export const tests = [
       assert.equal(await page.$$eval('.own-likely li', (list) => list.length), 5);
       const widths = await page.$$eval('.own-likely .effect-bar > *', (list) => list.map((bar) => bar.getBoundingClientRect().width));
       assert.ok(widths.length === 5 && widths[0] > 0, widths.join(' '));
-      assert.deepEqual(widths, [...widths].sort((a, b) => b - a));
+      assert.deepEqual(
+        widths,
+        [...widths].sort((a, b) => b - a),
+      );
 
       assert.deepEqual(await seriousFindings(page, '#own'), []);
       await setViewport(page, { width: 360, height: 740 });
@@ -650,16 +730,29 @@ export const tests = [
         await say({ 'config.json': gpt2Config }, /^cut\.safetensors cannot be used: /);
         await say({ 'config.json': gpt2Config, 'short.safetensors': whole.subarray(0, whole.length - 99) }, /^short\.safetensors cannot be used: /);
         const other = safetensors({ weight: tensors['ln_f.bias'] });
-        await say({ 'config.json': gpt2Config, 'other.safetensors': other }, /^other\.safetensors cannot be used: weights: expected the tensors of gpt2, got /);
-        await say({ 'config.json': '{"model_type":"mamba"}', 'a.safetensors': whole }, /^a\.safetensors cannot be used: config\.json: model_type: expected one of .*, got "mamba"$/);
+        await say(
+          { 'config.json': gpt2Config, 'other.safetensors': other },
+          /^other\.safetensors cannot be used: weights: expected the tensors of gpt2, got /,
+        );
+        await say(
+          { 'config.json': '{"model_type":"mamba"}', 'a.safetensors': whole },
+          /^a\.safetensors cannot be used: config\.json: model_type: expected one of .*, got "mamba"$/,
+        );
         await say({ 'config.json': 'hello', 'a.safetensors': whole }, /^a\.safetensors cannot be used: config\.json: /);
         const { 'model-00003-of-00003.safetensors': _, ...rest } = goldenFiles('qwen3');
         await say(rest, /^model-00003-of-00003\.safetensors is missing\. Choose all files of the model together\.$/);
         await say(model({ 'tokenizer.json': '{"model":{}}' }), /^model\.safetensors cannot be used: tokenizer\.json: /);
         const foreign = wordTokenizer(['the', 'black', ...Array.from({ length: 30 }, (__, i) => `w${i}`), 'cat', 'sat', 'on', 'mat']);
-        await say(model({ 'tokenizer.json': foreign }), /^tokenizer\.json is of another model: it has a token \d+, and this model knows those from 0 to 23\.$/);
+        await say(
+          model({ 'tokenizer.json': foreign }),
+          /^tokenizer\.json is of another model: it has a token \d+, and this model knows those from 0 to 23\.$/,
+        );
         await drop(page, Object.fromEntries(Array.from({ length: 522 }, (__, i) => [`${i}\u202e.txt`, 'x'])));
-        await until(page, () => /^There is no file of a model among 0\\u202e\.txt, 1\\u202e\.txt, .*, 9\\u202e\.txt and 512 more\. /.test(document.querySelector('.own-status').textContent));
+        await until(page, () =>
+          /^There is no file of a model among 0\\u202e\.txt, 1\\u202e\.txt, .*, 9\\u202e\.txt and 512 more\. /.test(
+            document.querySelector('.own-status').textContent,
+          ),
+        );
         await drop(page, { 'config.json': gpt2Config, [`x\n\u202e${'y'.repeat(1000)}.safetensors`]: 'x' });
         await until(page, () => /^x\\u000a\\u202ey{77}… cannot be used: /.test(document.querySelector('.own-status').textContent));
         const name = 'y\n'.repeat(500_000);
@@ -676,7 +769,11 @@ export const tests = [
         await mapShown(page);
         await Promise.all(good.map((path) => rm(path)));
         await page.select('#own-weights', 'f16');
-        await until(page, () => /^The browser could not read the files of model\.safetensors: .* Your earlier model stays open\.$/.test(document.querySelector('.own-status').textContent));
+        await until(page, () =>
+          /^The browser could not read the files of model\.safetensors: .* Your earlier model stays open\.$/.test(
+            document.querySelector('.own-status').textContent,
+          ),
+        );
         await page.click('#undo');
         await until(page, () => !location.hash.includes('ownWeights'));
         await page.evaluate(() => {
@@ -685,10 +782,16 @@ export const tests = [
         await page.click('#own-keep');
         await until(page, () => /cannot keep the files: it has too little room/.test(document.querySelector('.own-kept').textContent));
         assert.equal(await page.$eval('#own-keep', (button) => button.textContent), 'Keep it in this browser');
-        await say({ 'config.json': gpt2Config, 'bad.safetensors': whole.subarray(0, 999) }, /^bad\.safetensors cannot be used: .* Your earlier model stays open\.$/);
+        await say(
+          { 'config.json': gpt2Config, 'bad.safetensors': whole.subarray(0, 999) },
+          /^bad\.safetensors cannot be used: .* Your earlier model stays open\.$/,
+        );
         assert.equal((await page.$$('#own .own-cell')).length, 6);
         const damaged = { ...tensors, 'h.1.ln_1.weight': { shape: [width], data: new Float32Array(width).fill(NaN) } };
-        await say(model({ 'model.safetensors': safetensors(damaged) }), /^From layer 2 on this model computes no numbers \(NaN\): its file is damaged\.$/);
+        await say(
+          model({ 'model.safetensors': safetensors(damaged) }),
+          /^From layer 2 on this model computes no numbers \(NaN\): its file is damaged\.$/,
+        );
         assert.equal(await page.$eval('.own-picture', ({ hidden }) => hidden), true);
         await close();
       }),
@@ -708,7 +811,9 @@ export const tests = [
           const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
           assert.ok(over <= 0, `${across} px: the page is ${over} px too wide`);
           const small = await page.$$eval('#own :is(button, select)', (list) =>
-            list.filter((button) => button.checkVisibility() && Math.min(button.offsetWidth, button.offsetHeight) < 24).map(({ className }) => className),
+            list
+              .filter((button) => button.checkVisibility() && Math.min(button.offsetWidth, button.offsetHeight) < 24)
+              .map(({ className }) => className),
           );
           assert.deepEqual(small, [], `${across} px`);
         }

@@ -52,7 +52,10 @@ export const tests = [
       const shown = await page.evaluate(() => performance.getEntriesByName('numbers shown')[0].startTime);
       assert.match(await textOf(page, '.about summary'), /written by hand, not trained/);
       const [shares, said] = await page.evaluate(() => ['SharedArrayBuffer' in globalThis, document.querySelector('#status').textContent]);
-      assert.match(said, shares ? /Workersshare memory, because the page is isolated/ : /Workersexchange messages, because this browser shares no memory/);
+      assert.match(
+        said,
+        shares ? /Workersshare memory, because the page is isolated/ : /Workersexchange messages, because this browser shares no memory/,
+      );
       await close();
       return `first numbers after ${Math.round(shown)} ms`;
     },
@@ -83,10 +86,7 @@ export const tests = [
     name: 'presets set the sentence',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
-      assert.deepEqual(
-        await page.$$eval('.preset', (list) => list.map((button) => button.textContent)),
-        presets,
-      );
+      assert.deepEqual(await page.$$eval('.preset', (list) => list.map((button) => button.textContent)), presets);
       for (const [index, text] of presets.entries()) {
         await (await page.$$('.preset'))[index].click();
         const { tokens } = await snapshot(page);
@@ -151,19 +151,14 @@ export const tests = [
       await until(page, () => document.querySelector('#gallery .readout').textContent.includes('→'));
       await check('a cell pointed at');
       for (const place of ['.token', '.strip-summary', '.origin-pair', '#gallery .readout']) {
-        const whole = await page.$eval(
-          `${place} .word`,
-          ({ title, textContent }) => title === textContent && textContent.length,
-        );
+        const whole = await page.$eval(`${place} .word`, ({ title, textContent }) => title === textContent && textContent.length);
         assert.ok(whole === 1500 || whole === 400, `${place} keeps the whole word`);
       }
       await page.$$eval('.segments button', (buttons) =>
         buttons.filter(({ textContent }) => textContent === 'Numbers').forEach((button) => button.click()),
       );
       await check('tables');
-      const widest = await page.$$eval('.table-scroll th', (list) =>
-        Math.max(...list.map((cell) => cell.offsetWidth)),
-      );
+      const widest = await page.$$eval('.table-scroll th', (list) => Math.max(...list.map((cell) => cell.offsetWidth)));
       assert.ok(widest <= 240, `a column of ${widest} px`);
       await close();
     },
@@ -174,9 +169,7 @@ export const tests = [
       const { page, close } = await openPage(browser, url);
       const target = await page.$eval('#gallery .map-grid', (grid) => {
         grid.scrollIntoView({ block: 'center' });
-        const { left, top, width, height } = grid
-          .querySelector('[aria-colindex="3"]')
-          .getBoundingClientRect();
+        const { left, top, width, height } = grid.querySelector('[aria-colindex="3"]').getBoundingClientRect();
         return { x: left + width / 2, y: top + height * 4.5 };
       });
       await page.mouse.move(target.x, target.y);
@@ -187,14 +180,9 @@ export const tests = [
         const value = trace.weights.data[head * 64 + 4 * 8 + 2].toFixed(3);
         assert.equal(text, `and → the₃${value}row sum 1.000`);
       });
-      const marked = await page.$$eval(
-        '#gallery .map-mark-cell',
-        (list) => list.filter((mark) => !mark.hidden).length,
-      );
+      const marked = await page.$$eval('#gallery .map-mark-cell', (list) => list.filter((mark) => !mark.hidden).length);
       assert.equal(marked, 5, 'in four heads and their mean');
-      const vectors = await page.$$eval('#gallery .card:first-child .strip-label', (list) =>
-        list.map((label) => label.textContent),
-      );
+      const vectors = await page.$$eval('#gallery .card:first-child .strip-label', (list) => list.map((label) => label.textContent));
       assert.deepEqual(vectors, ['query and', 'key the₃', 'value the₃']);
       await page.mouse.move(2, 2);
       await until(page, () => document.querySelector('#gallery .map-mark-cell').hidden);
@@ -261,18 +249,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`);
       const { trace } = await snapshot(page);
-      const order = [
-        'x',
-        'q',
-        'qHeads',
-        'scores',
-        'scaledScores',
-        'maskedScores',
-        'weights',
-        'headsOut',
-        'merged',
-        'output',
-      ];
+      const order = ['x', 'q', 'qHeads', 'scores', 'scaledScores', 'maskedScores', 'weights', 'headsOut', 'merged', 'output'];
       await page.focus('[role=tab][aria-selected=true]');
       await page.keyboard.press('Home');
       await settled(page);
@@ -288,11 +265,7 @@ export const tests = [
         await page.keyboard.press('ArrowDown');
         await settled(page);
       }
-      assert.equal(
-        await page.$eval('[role=tab][aria-selected=true]', (tab) => tab.id),
-        'step-x',
-        'it goes round',
-      );
+      assert.equal(await page.$eval('[role=tab][aria-selected=true]', (tab) => tab.id), 'step-x', 'it goes round');
       await close();
     },
   },

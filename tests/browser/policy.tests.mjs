@@ -3,7 +3,18 @@
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { eventually, lostWorkers, offlineCopyReady, openPage, patientPage, settled, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
+import {
+  eventually,
+  lostWorkers,
+  offlineCopyReady,
+  openPage,
+  patientPage,
+  settled,
+  snapshot,
+  startBrokenServer,
+  startServer,
+  until,
+} from './harness.mjs';
 import { startPlainServer } from './hosts.mjs';
 
 const inPage =
@@ -129,7 +140,11 @@ export const tests = [
     name: 'a worker under the policy starts no script from an address in a text',
     async run({ browser, kind }) {
       const server = await startBrokenServer(async (folder, assets) => {
-        const file = join(folder, 'assets', assets.find((name) => /^speed_worker.*\.js$/.test(name)));
+        const file = join(
+          folder,
+          'assets',
+          assets.find((name) => /^speed_worker.*\.js$/.test(name)),
+        );
         const pool = assets.find((name) => /^pool_worker.*\.js$/.test(name));
         const tries = `setTimeout(() => {
           const refused = ['${pool}', 'own.js', 'pool_worker-1.js?x', '../pool_worker-1.js', 'https://example.org/pool_worker-1.js', 'data:text/javascript,1']
@@ -191,7 +206,10 @@ export const tests = [
       assert.equal(backend.simd, 'simd128');
       // The copy for use without a network has the module of models, too.
       const fetched = new Set(server.requested.filter((path) => path.endsWith('.wasm') && !path.includes('-models-')));
-      assert.deepEqual([...fetched].map((path) => path.replace(/-[\w-]{8}\.wasm$/, '')), ['/assets/multihead-simd128']);
+      assert.deepEqual(
+        [...fetched].map((path) => path.replace(/-[\w-]{8}\.wasm$/, '')),
+        ['/assets/multihead-simd128'],
+      );
       await close();
       await server.close();
     },

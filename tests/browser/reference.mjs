@@ -53,10 +53,7 @@ export function reference({ x, n, embedDim, heads, headDim: d, causal, weights, 
   const k = project(x, weights.kProj, n, embedDim, wide);
   const v = project(x, weights.vProj, n, embedDim, wide);
   const [qHeads, kHeads, vHeads] = [q, k, v].map((m) => split(m, n, heads, d));
-  const [scores, scaledScores, maskedScores, shares] = Array.from(
-    { length: 4 },
-    () => new Float64Array(heads * n * n),
-  );
+  const [scores, scaledScores, maskedScores, shares] = Array.from({ length: 4 }, () => new Float64Array(heads * n * n));
   const headsOut = new Float64Array(heads * n * d);
   const merged = new Float64Array(n * wide);
   const scale = { head: 1 / Math.sqrt(d), model: 1 / Math.sqrt(embedDim), none: 1 }[divisor] / temperature;
@@ -65,8 +62,7 @@ export function reference({ x, n, embedDim, heads, headDim: d, causal, weights, 
     for (let i = 0; i < n; i += 1) {
       const row = (h * n + i) * n;
       for (let j = 0; j < n; j += 1) {
-        for (let c = 0; c < d; c += 1)
-          scores[row + j] += qHeads[(h * n + i) * d + c] * kHeads[(h * n + j) * d + c];
+        for (let c = 0; c < d; c += 1) scores[row + j] += qHeads[(h * n + i) * d + c] * kHeads[(h * n + j) * d + c];
         scaledScores[row + j] = scores[row + j] * scale;
         maskedScores[row + j] = seesKey(i, j) ? scaledScores[row + j] : -Infinity;
       }
@@ -77,9 +73,7 @@ export function reference({ x, n, embedDim, heads, headDim: d, causal, weights, 
       for (let j = 0; j < n; j += 1) own[j] = Math.exp(seen[j] - top) / total;
       const visible = Array.from({ length: n }, (_, j) => j).filter((j) => seesKey(i, j));
       const set = new Map(
-        edits
-          .filter(({ head, query, key }) => head === h && query === i && visible.includes(key))
-          .map(({ key, weight }) => [key, weight]),
+        edits.filter(({ head, query, key }) => head === h && query === i && visible.includes(key)).map(({ key, weight }) => [key, weight]),
       );
       if (set.size > 0) edit(own, set, visible);
       for (let c = 0; c < d; c += 1) {

@@ -17,11 +17,9 @@ const written = (value) =>
     .replace(/^-0\.00$/, '0.00')
     .replace('-', '−');
 
-const pictures = (page) =>
-  page.$$eval('#reveal .reveal-block canvas', (list) => list.map((canvas) => canvas.toDataURL()));
+const pictures = (page) => page.$$eval('#reveal .reveal-block canvas', (list) => list.map((canvas) => canvas.toDataURL()));
 
-const shift = (page) =>
-  page.$eval('#reveal .reveal-block', (block) => Math.abs(new DOMMatrix(getComputedStyle(block).transform).e));
+const shift = (page) => page.$eval('#reveal .reveal-block', (block) => Math.abs(new DOMMatrix(getComputedStyle(block).transform).e));
 
 export const tests = [
   {
@@ -66,7 +64,12 @@ export const tests = [
       const index = 2 * 64 + 2 * 16 + 1;
       const line = await page.$eval('.reveal-address', (element) => element.textContent);
       const value = trace.q.data[index].toFixed(3).replace('-', '−');
-      assert.match(line, new RegExp(`^Head 3, cat.*, column 2 is ${value}: column 34 of cat.*, the ${index + 1}(th|st|nd|rd) of ${tokens.length * 64} numbers in memory\\.$`));
+      assert.match(
+        line,
+        new RegExp(
+          `^Head 3, cat.*, column 2 is ${value}: column 34 of cat.*, the ${index + 1}(th|st|nd|rd) of ${tokens.length * 64} numbers in memory\\.$`,
+        ),
+      );
       const strides = await page.$$eval('.reveal-strides td', (list) => list.map((cell) => cell.textContent));
       assert.deepEqual(strides, ['+16', '+64', '+1', `+${tokens.length * 16}`, '+16', '+1']);
       await close();

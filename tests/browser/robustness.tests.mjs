@@ -3,17 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import {
-  isIcon,
-  offlineCopyReady,
-  openPage,
-  snapshot,
-  startBrokenServer,
-  startServer,
-  toggle,
-  until,
-  withWorkerPrelude,
-} from './harness.mjs';
+import { isIcon, offlineCopyReady, openPage, snapshot, startBrokenServer, startServer, toggle, until, withWorkerPrelude } from './harness.mjs';
 import { startPlainServer } from './hosts.mjs';
 import { reference } from './reference.mjs';
 
@@ -23,11 +13,7 @@ async function failureOn(browser, server, options = {}) {
   await page.waitForSelector('#failure:not([hidden])');
   const text = await page.$eval('#failure', (element) => element.textContent);
   assert.match(text, /could not start/);
-  assert.equal(
-    await page.$eval('#sentence', (field) => field.checkVisibility()),
-    true,
-    'the rest of the page stands',
-  );
+  assert.equal(await page.$eval('#sentence', (field) => field.checkVisibility()), true, 'the rest of the page stands');
   await close({ expected: /404|Failed to load resource|Loading Worker|MIME type/ });
   return text;
 }
@@ -61,9 +47,7 @@ export const tests = [
       assert.deepEqual(later, [], 'requests after loading');
       const origin = new URL(server.url).origin;
       assert.deepEqual([...origins], [origin]);
-      const seen = await page.evaluate(() =>
-        performance.getEntriesByType('resource').map(({ name }) => new URL(name).origin),
-      );
+      const seen = await page.evaluate(() => performance.getEntriesByType('resource').map(({ name }) => new URL(name).origin));
       assert.deepEqual([...new Set(seen)], [origin]);
       assert.equal(await page.evaluate(() => window.crossOriginIsolated), true);
       await close();

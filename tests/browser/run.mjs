@@ -186,9 +186,7 @@ await Promise.all(
 );
 const seconds = ((performance.now() - start) / 1000).toFixed(1);
 for (const first of outcome.again) console.log(`the first attempt failed: ${first}`);
-console.log(
-  `${outcome.passed} passed, ${outcome.failed} failed, ${outcome.skipped.length} skipped, ${seconds} s`,
-);
+console.log(`${outcome.passed} passed, ${outcome.failed} failed, ${outcome.skipped.length} skipped, ${seconds} s`);
 await mkdir(results, { recursive: true });
 const file = { '--numbers': 'browser-numbers.json', '--webkit': 'webkit.json' }[option] ?? 'browser.json';
 await writeFile(join(results, file), `${JSON.stringify(outcome, null, 2)}\n`);

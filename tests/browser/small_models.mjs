@@ -34,14 +34,28 @@ export function gpt2Tensors() {
     for (const name of ['ln_1', 'ln_2']) {
       for (const part of ['weight', 'bias']) shapes[`h.${layer}.${name}.${part}`] = [width];
     }
-    const matrices = [['attn.c_attn', width, 3 * width], ['attn.c_proj', width, width], ['mlp.c_fc', width, 48], ['mlp.c_proj', 48, width]];
+    const matrices = [
+      ['attn.c_attn', width, 3 * width],
+      ['attn.c_proj', width, width],
+      ['mlp.c_fc', width, 48],
+      ['mlp.c_proj', 48, width],
+    ];
     for (const [name, from, to] of matrices) {
       shapes[`h.${layer}.${name}.weight`] = [from, to];
       shapes[`h.${layer}.${name}.bias`] = [to];
     }
   }
   return Object.fromEntries(
-    Object.entries(shapes).map(([name, shape], i) => [name, { shape, data: noise(shape.reduce((a, b) => a * b), i + 1) }]),
+    Object.entries(shapes).map(([name, shape], i) => [
+      name,
+      {
+        shape,
+        data: noise(
+          shape.reduce((a, b) => a * b),
+          i + 1,
+        ),
+      },
+    ]),
   );
 }
 

@@ -8,8 +8,7 @@ import { lostWorkers, openPage, startBrokenServer, startServer, until } from './
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
-const facts = (page) =>
-  page.$$eval('#speed .speed-row', (rows) => rows.map((row) => row.textContent.replace(/\s+/g, ' ').trim()));
+const facts = (page) => page.$$eval('#speed .speed-row', (rows) => rows.map((row) => row.textContent.replace(/\s+/g, ' ').trim()));
 
 async function run(page) {
   await page.$eval('#run-speed', (button) => button.click());
@@ -28,7 +27,10 @@ export const tests = [
       const { page, close } = await openPage(browser, `${server.url}#speed=sentence`);
       const isCopy = (path) => path.startsWith('/service_worker.js');
       const before = server.requested.slice(0, server.requested.findIndex(isCopy));
-      assert.deepEqual(before.filter((path) => /speed_worker|pool_worker|peer_/.test(path)), []);
+      assert.deepEqual(
+        before.filter((path) => /speed_worker|pool_worker|peer_/.test(path)),
+        [],
+      );
       assert.deepEqual(await facts(page), []);
       const rows = await run(page);
       for (const [at, pattern] of [
@@ -57,7 +59,11 @@ export const tests = [
     browserBug: lostWorkers,
     async run({ browser }) {
       const server = await startBrokenServer(async (folder, assets) => {
-        const file = join(folder, 'assets', assets.find((name) => /^speed_worker.*\.js$/.test(name)));
+        const file = join(
+          folder,
+          'assets',
+          assets.find((name) => /^speed_worker.*\.js$/.test(name)),
+        );
         const code = await readFile(file, 'utf8');
         const wrong = code.replaceAll('1/Math.sqrt(', '1.1/Math.sqrt(');
         assert.notEqual(wrong, code);
@@ -76,14 +82,20 @@ export const tests = [
     browserBug: lostWorkers,
     async run({ browser }) {
       const server = await startBrokenServer(async (folder, assets) => {
-        const file = join(folder, 'assets', assets.find((name) => /^speed_worker.*\.js$/.test(name)));
+        const file = join(
+          folder,
+          'assets',
+          assets.find((name) => /^speed_worker.*\.js$/.test(name)),
+        );
         const end = `addEventListener('message', ({ data }) => data.values[0].size === 'paragraph' && setTimeout(close, 300));`;
         await writeFile(file, `${end}\n${await readFile(file, 'utf8')}`);
       });
       const { page, close } = await openPage(browser, server.url);
       await page.$eval('#run-speed', (button) => button.click());
       // The worker ends between two measurements, which take seconds in Firefox on a busy machine.
-      await until(page, () => document.querySelector('#speed [role=status]').textContent.startsWith('The measurement has stopped: its worker has ended'));
+      await until(page, () =>
+        document.querySelector('#speed [role=status]').textContent.startsWith('The measurement has stopped: its worker has ended'),
+      );
       assert.equal(await page.$eval('#run-speed', (button) => button.textContent), 'Run');
       await page.evaluate(() => (location.hash = '#speed=sentence'));
       await run(page);
@@ -102,10 +114,10 @@ export const tests = [
       await page.$eval('#run-speed', (button) => button.click());
       await until(page, () => document.querySelector('#run-speed').textContent === 'Stop');
       await page.$eval('#run-speed', (button) => button.click());
-      assert.deepEqual(
-        await page.$$eval('#run-speed, #speed [role=status]', (list) => list.map(({ textContent }) => textContent)),
-        ['Run', 'Stopped.'],
-      );
+      assert.deepEqual(await page.$$eval('#run-speed, #speed [role=status]', (list) => list.map(({ textContent }) => textContent)), [
+        'Run',
+        'Stopped.',
+      ]);
       await close();
       return hasPeers ? 'with peers' : 'without peers';
     },

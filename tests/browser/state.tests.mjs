@@ -5,8 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { openPage, settled, snapshot, toggle, typeSentence, until } from './harness.mjs';
 
 const hashOf = (page) => page.evaluate(() => location.hash);
-const noticeOf = (page) =>
-  page.$eval('#notice', ({ hidden, textContent }) => (hidden ? null : textContent));
+const noticeOf = (page) => page.$eval('#notice', ({ hidden, textContent }) => (hidden ? null : textContent));
 const textIn = (page) => page.$eval('#sentence', (field) => field.value);
 const selectedStep = (page) => page.$eval('.step[aria-selected=true]', ({ id }) => id);
 const chosenToken = async (page) => {
@@ -48,7 +47,19 @@ async function fieldNames() {
 
 const usualValues = [
   ...['0', '1', '2', '3', '7', '8', '64', '-1', '0.5', '12', '999999', 'numbers', 'colors', 'cpp', 'induction', 'accuracy'],
-  ...['x', 'mask', 'output', 'values', 'v', 'model', 'trained', 'none', 'same', 'itself.letter', 'previous.first.same.nearby.next.letter.average.itself'],
+  ...[
+    'x',
+    'mask',
+    'output',
+    'values',
+    'v',
+    'model',
+    'trained',
+    'none',
+    'same',
+    'itself.letter',
+    'previous.first.same.nearby.next.letter.average.itself',
+  ],
   ...['h1q2k1w0.5', 'h2q3k1w1_h1q2k2w0', '1.2', '2.1', 'sentence', 'small.safetensors'],
 ];
 const oddValues = [
@@ -282,8 +293,7 @@ export const tests = [
     name: 'one selection: a chosen word or cell shows in the strip, the step map and the gallery',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#step=softmax`);
-      const rowOf = (selector) =>
-        page.$eval(selector, (mark) => (mark.hidden ? null : mark.style.transform));
+      const rowOf = (selector) => page.$eval(selector, (mark) => (mark.hidden ? null : mark.style.transform));
       const before = await rowOf('#step-detail .map-mark-cell');
       await (await page.$$('.token'))[0].click();
       assert.notEqual(await rowOf('#step-detail .map-mark-cell'), before, 'the step map follows the strip');

@@ -25,9 +25,13 @@ export const tests = [
         });
       const cut = () => page.$eval('.origin', (box) => box.scrollHeight - box.clientHeight);
       for (const view of [0, 1]) {
-        await page.$$eval('#step-detail .segments button', (list, wanted) => {
-          list.filter(({ textContent }) => ['Colors', 'Numbers'].includes(textContent))[wanted].click();
-        }, view);
+        await page.$$eval(
+          '#step-detail .segments button',
+          (list, wanted) => {
+            list.filter(({ textContent }) => ['Colors', 'Numbers'].includes(textContent))[wanted].click();
+          },
+          view,
+        );
         const places = [];
         for (const id of ids) {
           await page.$eval(`#step-${id}`, (tab) => tab.click());
@@ -203,9 +207,7 @@ export const tests = [
       const { page, close } = await openPage(browser, `${url}#query=7`);
       const { trace, tokens } = await snapshot(page);
       const n = tokens.length;
-      const shares = tokens.map(
-        (_, key) => [0, 1, 2, 3].reduce((sum, head) => sum + trace.weights.data[(head * n + 6) * n + key], 0) / 4,
-      );
+      const shares = tokens.map((_, key) => [0, 1, 2, 3].reduce((sum, head) => sum + trace.weights.data[(head * n + 6) * n + key], 0) / 4);
       const best = shares.indexOf(Math.max(...shares));
       const names = await page.$$eval('.token', (list) => list.map(({ textContent }) => textContent));
       const text = await textOf(page, '.carries');
@@ -260,7 +262,11 @@ export const tests = [
           }),
         );
         const places = [bar.bottom, map.top, map.bottom, why.top, why.bottom, buttons.top, buttons.bottom, 740].map(Math.round);
-        assert.deepEqual(places, [...places].sort((a, b) => a - b), `step ${id}: bar, map, explanation, buttons, edge`);
+        assert.deepEqual(
+          places,
+          [...places].sort((a, b) => a - b),
+          `step ${id}: bar, map, explanation, buttons, edge`,
+        );
       }
       await close();
     },

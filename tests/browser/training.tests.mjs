@@ -43,7 +43,10 @@ export const tests = [
       owners.forEach((head, job) => assert.ok(score(head, job) >= 0.9, `job ${job}: ${score(head, job)}`));
       const jobs = ['previous token', 'two back', 'latest vowel', 'latest star'];
       const badges = await page.$$eval('.head-job', (list) => list.map(({ textContent }) => textContent));
-      assert.deepEqual(badges, owners.map((_, head) => jobs[owners.indexOf(head)]));
+      assert.deepEqual(
+        badges,
+        owners.map((_, head) => jobs[owners.indexOf(head)]),
+      );
       assert.deepEqual(await places(), before, 'maps and job cells stay where they are');
 
       const buttons = await page.$$('.head-button');
@@ -166,7 +169,10 @@ export const tests = [
       await page.click('.chart-key .link');
       await until(page, () => window.multiheadPage.training().earlier === undefined);
       // As many heads of another experiment have other jobs.
-      for (const [train, jobs] of [['fourJobs', 4], ['induction', 2]]) {
+      for (const [train, jobs] of [
+        ['fourJobs', 4],
+        ['induction', 2],
+      ]) {
         await page.evaluate((hash) => void (location.hash = hash), `#train=${train}&layers=2&trainHeads=2`);
         await until(page, `document.querySelectorAll('.train-layer:first-child .train-card .job-box').length === ${2 * jobs}`);
       }
@@ -258,7 +264,12 @@ export const tests = [
         }));
         assert.deepEqual([seen.over <= 0, seen.wide], [true, 0], `${where}: ${JSON.stringify(seen)}`);
       };
-      for (const [width, zoom] of [[320, 4], [1280, 1], [768, 2], [360, 1]]) {
+      for (const [width, zoom] of [
+        [320, 4],
+        [1280, 1],
+        [768, 2],
+        [360, 1],
+      ]) {
         await resize(page, { width, height: 700, deviceScaleFactor: zoom });
         await page.evaluate(() => document.querySelector('.train-card').scrollIntoView());
         await further(`${width} px, zoom ${zoom}`);

@@ -74,21 +74,24 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#train', { width, height });
       const outside = () =>
-        page.evaluate((selectors) => {
-          // On a phone the buttons cover the lower end of the screen.
-          const box = document.querySelector('#train > .run-box');
-          const covers = getComputedStyle(box).position === 'sticky';
-          const end = covers ? box.getBoundingClientRect().top : innerHeight;
-          const bar = document.querySelector('header').getBoundingClientRect().bottom;
-          const isOutside = (element) => {
-            const { top, bottom } = element.getBoundingClientRect();
-            return box.contains(element) ? bottom > innerHeight : top < bar || bottom > end;
-          };
-          return selectors.flatMap((selector) => {
-            const found = [...document.querySelectorAll(selector)].filter((element) => element.getClientRects().length > 0);
-            return found.length > 0 && !found.some(isOutside) ? [] : [selector];
-          });
-        }, wanted.map((name) => partsOf[name]));
+        page.evaluate(
+          (selectors) => {
+            // On a phone the buttons cover the lower end of the screen.
+            const box = document.querySelector('#train > .run-box');
+            const covers = getComputedStyle(box).position === 'sticky';
+            const end = covers ? box.getBoundingClientRect().top : innerHeight;
+            const bar = document.querySelector('header').getBoundingClientRect().bottom;
+            const isOutside = (element) => {
+              const { top, bottom } = element.getBoundingClientRect();
+              return box.contains(element) ? bottom > innerHeight : top < bar || bottom > end;
+            };
+            return selectors.flatMap((selector) => {
+              const found = [...document.querySelectorAll(selector)].filter((element) => element.getClientRects().length > 0);
+              return found.length > 0 && !found.some(isOutside) ? [] : [selector];
+            });
+          },
+          wanted.map((name) => partsOf[name]),
+        );
       await until(page, () => document.querySelector('.train-card canvas, .train-card svg') !== null);
       assert.deepEqual(await outside(), [], 'before the training');
       await trainFor(page, 25);

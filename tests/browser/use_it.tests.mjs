@@ -5,11 +5,7 @@ import { openPage, settled, snapshot, until } from './harness.mjs';
 
 const program = (page) => page.$eval('#use-it code', (code) => code.textContent);
 const press = (page, label) =>
-  page.$$eval(
-    '#use-it button',
-    (buttons, wanted) => buttons.find(({ textContent }) => textContent.startsWith(wanted)).click(),
-    label,
-  );
+  page.$$eval('#use-it button', (buttons, wanted) => buttons.find(({ textContent }) => textContent.startsWith(wanted)).click(), label);
 
 export const tests = [
   {

@@ -62,7 +62,9 @@ function openListening(address, { width, height }) {
   const complaints = (opened.complaintsForTest = []);
   const note = (event, text) => complaints.push({ event, text: String(text) });
   opened.addEventListener('unhandledrejection', ({ reason }) => note('pageerror', reason));
-  opened.addEventListener('securitypolicyviolation', ({ violatedDirective, blockedURI }) => note('pageerror', `${violatedDirective} forbids ${blockedURI}`));
+  opened.addEventListener('securitypolicyviolation', ({ violatedDirective, blockedURI }) =>
+    note('pageerror', `${violatedDirective} forbids ${blockedURI}`),
+  );
   // Captures, because the errors of elements that load something do not rise.
   const onError = ({ message, target }) => {
     // The observers go on in the next frame. Chromium and Firefox report this as no error.
@@ -119,10 +121,7 @@ class Page {
 
   #press(keys) {
     const values = keys.map((key) => KEYS[key] ?? key);
-    const actions = [
-      ...values.map((value) => ({ type: 'keyDown', value })),
-      ...values.toReversed().map((value) => ({ type: 'keyUp', value })),
-    ];
+    const actions = [...values.map((value) => ({ type: 'keyDown', value })), ...values.toReversed().map((value) => ({ type: 'keyUp', value }))];
     return this.#act({ type: 'key', id: 'keyboard', actions });
   }
 
@@ -184,8 +183,7 @@ class Page {
   }
 
   /** A text is an expression. */
-  evaluate = (what, ...values) =>
-    this.#call(typeof what === 'function' ? String(what) : `() => (${what.trim().replace(/;$/, '')}\n)`, ...values);
+  evaluate = (what, ...values) => this.#call(typeof what === 'function' ? String(what) : `() => (${what.trim().replace(/;$/, '')}\n)`, ...values);
   $eval = (selector, run, ...values) => this.#call(withElement(run), selector, ...values);
   $$eval = (selector, run, ...values) => this.#call(withElements(run), selector, ...values);
   focus = (selector) => this.$eval(selector, (element) => element.focus());

@@ -51,8 +51,11 @@ async function startDriver(path, env) {
   const port = await freePort();
   const driver = start(path, [`--port=${port}`], { stdio: 'ignore', env });
   const address = `http://127.0.0.1:${port}`;
-  for (let ready = false; !ready; ) {
-    const answer = command(address, 'GET', '/status').then(() => true, () => false);
+  for (let ready = false; !ready;) {
+    const answer = command(address, 'GET', '/status').then(
+      () => true,
+      () => false,
+    );
     ready = await Promise.race([answer, driver.failed]);
     if (!ready) await new Promise((done) => setTimeout(done, 20));
   }

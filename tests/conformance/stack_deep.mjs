@@ -62,9 +62,7 @@ function layer(x, { w_q, w_k, w_v, w_o }, options) {
         return Math.exp(query.reduce((sum, each, c) => sum + each * key[c], 0) / Math.sqrt(width));
       });
       const total = exponentials.reduce((a, b) => a + b);
-      return Array.from({ length: width }, (_, c) =>
-        exponentials.reduce((sum, each, j) => sum + (each / total) * part(v[j], shared)[c], 0),
-      );
+      return Array.from({ length: width }, (_, c) => exponentials.reduce((sum, each, j) => sum + (each / total) * part(v[j], shared)[c], 0));
     }).flat(),
   );
   const added = times(merged, w_o);
@@ -102,7 +100,10 @@ const entries = cases.map((options) => {
     sequences = sequences.map((x) => layer(x, ofLayer, options));
     outputs[`hidden_${index}`] = golden(sequences, embed);
   }
-  outputs.logits = golden(sequences.map((x) => times(x, inputs.unembed)), vocab);
+  outputs.logits = golden(
+    sequences.map((x) => times(x, inputs.unembed)),
+    vocab,
+  );
 
   const stored = (part) =>
     Object.fromEntries(

@@ -107,9 +107,15 @@ test('multihead-bench: cases on a GPU are listed without one; what they cannot h
   const listed = multiheadBench('--device=cuda', '--benchmark_list_tests');
   assert.equal(listed.status, 0, listed.stderr);
   const names = listed.stdout.trim().split('\n');
-  assert.ok(names.every((name) => /^(forward|backward|decode|cache)\/[a-z0-9-]+\/[a-z]+\/(f32|bf16|f16)\/cuda$/.test(name)), listed.stdout);
+  assert.ok(
+    names.every((name) => /^(forward|backward|decode|cache)\/[a-z0-9-]+\/[a-z]+\/(f32|bf16|f16)\/cuda$/.test(name)),
+    listed.stdout,
+  );
   for (const width of [64, 128, 256]) {
-    for (const [rows, mask] of [['512', 'full'], ['16k', 'causal']]) {
+    for (const [rows, mask] of [
+      ['512', 'full'],
+      ['16k', 'causal'],
+    ]) {
       assert.ok(names.includes(`forward/d${width}-${rows}/${mask}/bf16/cuda`));
     }
   }
@@ -139,7 +145,10 @@ test('multihead-bench: without CUDA or a GPU, cases on a GPU are refused in one 
 });
 
 test('multihead-bench: numbers of threads', () => {
-  const names = (...args) => multiheadBench(...args, '--benchmark_list_tests').stdout.trim().split('\n');
+  const names = (...args) =>
+    multiheadBench(...args, '--benchmark_list_tests')
+      .stdout.trim()
+      .split('\n');
   assert.deepEqual(new Set(names('--threads=1').map((name) => name.split('/').at(-1))), new Set(['threads:1']));
   for (const option of ['--threads', '--schedule']) {
     for (const list of ['0', 'x', '1,', '', '1.5', '99999']) {
@@ -159,7 +168,12 @@ test('multihead-bench: the simulated schedule of many cores', () => {
   assert.match(head, /^case .* 1 cores: jobs speed-up  idle measured .* 8 cores: jobs speed-up  idle$/);
   assert.equal(rows.length, 4, stdout);
   for (const row of rows) {
-    const [jobs, speedUp, idle] = row.split('|').at(-1).trim().split(/\s+/).map((text) => parseFloat(text));
+    const [jobs, speedUp, idle] = row
+      .split('|')
+      .at(-1)
+      .trim()
+      .split(/\s+/)
+      .map((text) => parseFloat(text));
     assert.ok(jobs >= 24 && speedUp > 1 && speedUp < 16 && idle >= 0 && idle < 100, row);
   }
   assert.equal(multiheadBench('--schedule=8', '--benchmark_filter=nothing').status, 2);
@@ -223,7 +237,10 @@ test('multihead-bench --report: a table, and the same results as a document', ()
     const [{ machine: here, benchmarks }] = written.runs;
     assert.equal(here.runner, 'native');
     assert.ok(here.fma_peak > 0 && here.read_stream > 0 && here.version, JSON.stringify(here));
-    assert.deepEqual(benchmarks.map(({ name }) => name), ['forward/tiny/causal/f32/threads:1']);
+    assert.deepEqual(
+      benchmarks.map(({ name }) => name),
+      ['forward/tiny/causal/f32/threads:1'],
+    );
     assert.ok(markdown(written).includes('`forward/tiny/causal/f32`'));
     const lost = multiheadBench('--report=/no/such/file', '--alone', '--threads=1', ...only);
     assert.equal(lost.status, 3);
@@ -274,20 +291,10 @@ test('chart: well-formed, with every bar to scale, and every name and limit', ()
     else if (!selfClosing) open.push(name);
   }
   assert.deepEqual(open, []);
-  for (const words of [
-    'forward/tiny/full/f32',
-    'decode/a/full/f32',
-    'FMA peak 100',
-    'read stream 30',
-    'GFLOP/s',
-    'GB/s of keys',
-    'eigen',
-  ]) {
+  for (const words of ['forward/tiny/full/f32', 'decode/a/full/f32', 'FMA peak 100', 'read stream 30', 'GFLOP/s', 'GB/s of keys', 'eigen']) {
     assert.ok(svg.includes(words), words);
   }
-  assert.ok(
-    chart({ runs: [{ machine: { ...machine, simd: '<&">' }, benchmarks: [forward] }] }).includes('&lt;&amp;&quot;&gt;'),
-  );
+  assert.ok(chart({ runs: [{ machine: { ...machine, simd: '<&">' }, benchmarks: [forward] }] }).includes('&lt;&amp;&quot;&gt;'));
   const widths = [...svg.matchAll(/<rect x="250" y="\d+" width="([\d.]+)"/g)].map(([, width]) => Number(width));
   assert.ok(Math.abs(widths[0] / widths[1] - 2) < 0.01, `${widths}`); // multihead, and a peer that takes twice as long
 });
@@ -351,12 +358,7 @@ test('multihead-bench and the package: the same format, small errors, the same o
 
   const folder = mkdtempSync(join(tmpdir(), 'multihead-bench-'));
   try {
-    multiheadBench(
-      '--alone',
-      '--benchmark_filter=tiny/full/f32/threads:1$',
-      '--benchmark_min_time=0.001',
-      `--save=${folder}`,
-    );
+    multiheadBench('--alone', '--benchmark_filter=tiny/full/f32/threads:1$', '--benchmark_min_time=0.001', `--save=${folder}`);
     const bytes = readFileSync(join(folder, 'forward-tiny-full-f32-threads:1.f32'));
     const theirs = new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
     const { load } = await import('../../bindings/dist/index.js');

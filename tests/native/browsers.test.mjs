@@ -41,8 +41,7 @@ test('HEADLESS_SHELL_PATH is for the quick tests alone, CHROMIUM_PATH for all', 
 test('the set-up finds the headless shell, else Chromium, and installs none where CHROMIUM_PATH is set', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'multihead-browsers-'));
   const program = (name, lines = '') => writeFileSync(join(folder, name), `#!/bin/sh\n${lines}`, { mode: 0o755 });
-  const found = (CHROMIUM_PATH) =>
-    withVariables({ PATH: folder, CHROMIUM_PATH }, async () => (await NEEDS.headlessShell.find())?.path ?? null);
+  const found = (CHROMIUM_PATH) => withVariables({ PATH: folder, CHROMIUM_PATH }, async () => (await NEEDS.headlessShell.find())?.path ?? null);
   try {
     program('chromium');
     assert.equal(await found(), join(folder, 'chromium'));

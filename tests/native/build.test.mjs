@@ -47,10 +47,7 @@ function flagsOf(onNative) {
     writeFileSync(join(folder, 'source', 'CMakeLists.txt'), lines.join('\n'));
     const { status, stderr } = spawnSync(
       'cmake',
-      [
-        ...['-S', join(folder, 'source'), '-B', folder, '-G', 'Ninja'],
-        `-DCMAKE_CXX_COMPILER=${compilerThat(onNative, folder)}`,
-      ],
+      [...['-S', join(folder, 'source'), '-B', folder, '-G', 'Ninja'], `-DCMAKE_CXX_COMPILER=${compilerThat(onNative, folder)}`],
       { encoding: 'utf8', env: { ...process.env, CXXFLAGS: '' } },
     );
     assert.equal(status, 0, stderr);
@@ -60,7 +57,7 @@ function flagsOf(onNative) {
   }
 }
 
-test("a compiler whose -march=native causes warnings compiles the Eigen peer without warnings", () => {
+test('a compiler whose -march=native causes warnings compiles the Eigen peer without warnings', () => {
   const warning = 'echo "warning: invalid feature combination: +avx10.1-256" >&2; given -Werror && exit 1';
   assert.equal(flagsOf(`given -w || { ${warning}; }`), '-march=native;-w');
 });
@@ -116,10 +113,19 @@ test('each purpose of the set-up includes those before it', () => {
   assert.ok(start.includes('emscripten') && !start.includes('cxx'));
   assert.ok(quick.includes('cxx') && !quick.includes('chromium') && !quick.includes('firefox'));
   assert.ok(start.every((key) => quick.includes(key)));
-  assert.deepEqual(quick.filter((key) => !test.includes(key)), ['headlessShell']); // the other purposes have Chromium itself
+  assert.deepEqual(
+    quick.filter((key) => !test.includes(key)),
+    ['headlessShell'],
+  ); // the other purposes have Chromium itself
   assert.ok(test.includes('chromium') && test.includes('firefox') && !test.includes('mpi') && !test.includes('arm64'));
-  assert.deepEqual(mpi.filter((key) => !test.includes(key)), ['mpi']);
-  assert.deepEqual(all.filter((key) => !mpi.includes(key)), ['arm64', 'webkit']);
+  assert.deepEqual(
+    mpi.filter((key) => !test.includes(key)),
+    ['mpi'],
+  );
+  assert.deepEqual(
+    all.filter((key) => !mpi.includes(key)),
+    ['arm64', 'webkit'],
+  );
 });
 
 test('what npm run docs needs is no part of other set-ups', () => {

@@ -125,7 +125,13 @@ test('launches are read: the widest rows of each amount of shared memory', () =>
     { threads: 128, shared: 96, width: 256 },
   ]);
   const kernel = { kernel: 'k<2>', architecture: 'sm_80', registers: 32, shared: 1024 };
-  assert.deepEqual(withOccupancy(kernel, read).map(({ bytes, blocks }) => [bytes, blocks]), [[1088, 16], [1120, 16]]);
+  assert.deepEqual(
+    withOccupancy(kernel, read).map(({ bytes, blocks }) => [bytes, blocks]),
+    [
+      [1088, 16],
+      [1120, 16],
+    ],
+  );
   assert.deepEqual(withOccupancy({ ...kernel, kernel: 'other' }, read), []);
   assert.equal(shortName('multihead::cuda::merge_rows(multihead::cuda::MergeParams)'), 'merge_rows');
 });
@@ -145,8 +151,7 @@ test("cuobjdump's words are read", () => {
   assert.equal(readMachineCode('').size, 0);
 });
 
-const listing = (lines) =>
-  lines.map((line, i) => `        /*${(16 * i).toString(16).padStart(4, '0')}*/                   ${line} ;`).join('\n');
+const listing = (lines) => lines.map((line, i) => `        /*${(16 * i).toString(16).padStart(4, '0')}*/                   ${line} ;`).join('\n');
 
 test('the step of a kernel is its densest loop', () => {
   const loop = ['HGMMA.64x8x16.F32 R1, gdesc[UR8], R1', 'WARPGROUP.DEPBAR.LE gsb0, 0x1', 'MUFU.EX2 R2, R2', 'MUFU.EX2 R3, R3'];

@@ -75,10 +75,7 @@ test('checks one by one, measures, compares and sanitizes; a machine without PyT
 
 test('a check that fails or never ends does not keep the others from running', () => {
   const special = 'copies) echo wrong; exit 1 ;; products) sleep 60 ;;';
-  const { status, found } = check(
-    { ...machine, cmake: cmake(checker(special), 'exit 0') },
-    { environment: { CUDA_CHECK_LIMIT: '1' } },
-  );
+  const { status, found } = check({ ...machine, cmake: cmake(checker(special), 'exit 0') }, { environment: { CUDA_CHECK_LIMIT: '1' } });
   assert.equal(status, 1);
   assert.match(found, /^wrong\ncopies: FAILED with exit code 1\ncut off after 1 seconds: .*products 100$/m);
   assert.match(found, /^products: FAILED with exit code 124\nchecked random-calls 100$/m);

@@ -59,19 +59,37 @@ test('two set-ups that both find the lock of a killed one run one after the othe
   }));
 
 test('a set-up that was killed while it removed an abandoned lock keeps no other waiting', () =>
-  withAbandoned(async (folder) => {
-    assert.equal(await withLock(folder, () => assert.fail('waits'), () => 'done'), 'done');
-  }, ['', '-removing']));
+  withAbandoned(
+    async (folder) => {
+      assert.equal(
+        await withLock(
+          folder,
+          () => assert.fail('waits'),
+          () => 'done',
+        ),
+        'done',
+      );
+    },
+    ['', '-removing'],
+  ));
 
 test('a set-up waits for one that runs, also if its work fails', async () => {
   await withAbandoned(async (folder) => {
     let told = 0;
     let ran = false;
-    const failing = withLock(folder, () => {}, async () => {
-      await new Promise((resolve) => setTimeout(resolve, 20));
-      throw new Error('broken');
-    });
-    const second = withLock(folder, () => (told += 1), async () => (ran = true));
+    const failing = withLock(
+      folder,
+      () => {},
+      async () => {
+        await new Promise((resolve) => setTimeout(resolve, 20));
+        throw new Error('broken');
+      },
+    );
+    const second = withLock(
+      folder,
+      () => (told += 1),
+      async () => (ran = true),
+    );
     await assert.rejects(failing, /broken/);
     await second;
     assert.ok(ran && told <= 1);

@@ -113,8 +113,7 @@ for (const [header, names] of Object.entries(NAMES)) for (const name of names.sp
 const STANDARD = new Set([...Object.keys(NAMES), ...Object.keys(GLOBAL), 'ios']);
 
 /** The code without comments and string literals; lines keep their numbers. */
-export const codeOf = (text) =>
-  text.replace(/"(?:[^"\\\n]|\\.)*"|\/\/[^\n]*|\/\*[^]*?\*\//g, (found) => found.replace(/[^\n]/g, ' '));
+export const codeOf = (text) => text.replace(/"(?:[^"\\\n]|\\.)*"|\/\/[^\n]*|\/\*[^]*?\*\//g, (found) => found.replace(/[^\n]/g, ' '));
 
 /** The missing and superfluous headers of a file: [header or null, sentence]. */
 export function complaintsOf(text) {
@@ -153,9 +152,7 @@ export function sourceFiles() {
 test('every file includes the standard headers that it uses', () => {
   const files = sourceFiles();
   assert.ok(files.length > 100);
-  const complaints = files.flatMap((file) =>
-    complaintsOf(readFileSync(join(root, file), 'utf8')).map(([, sentence]) => `${file}: ${sentence}`),
-  );
+  const complaints = files.flatMap((file) => complaintsOf(readFileSync(join(root, file), 'utf8')).map(([, sentence]) => `${file}: ${sentence}`));
   assert.deepEqual(complaints, []);
 });
 

@@ -55,7 +55,12 @@ test('a fingerprint changes with the contents and the names of files, in folders
   const prints = () => fingerprint([`${name}-a`, `${name}-b`]);
   const seen = [prints()];
   try {
-    for (const [file, text] of [['a', ''], ['a', '1'], ['a', '2'], ['b', '']]) {
+    for (const [file, text] of [
+      ['a', ''],
+      ['a', '1'],
+      ['a', '2'],
+      ['b', ''],
+    ]) {
       write(file, text);
       seen.push(prints());
     }

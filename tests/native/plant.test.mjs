@@ -27,7 +27,11 @@ test('forty faults: eight of each part, in its folders', () => {
   for (const [part, folders] of Object.entries(PARTS)) {
     const faults = FAULTS.filter((fault) => fault.part === part);
     assert.equal(faults.length, 8);
-    for (const { file } of faults) assert.ok(folders.some((folder) => file.startsWith(`${folder}/`)), file);
+    for (const { file } of faults)
+      assert.ok(
+        folders.some((folder) => file.startsWith(`${folder}/`)),
+        file,
+      );
   }
 });
 
@@ -70,8 +74,14 @@ async function inFolder(work) {
 test('a fault is taken back after the work, and after work that fails', () =>
   inFolder(async (folder, text) => {
     assert.equal(await planted(fault, () => text(), folder), 'all wrong\n');
-    await assert.rejects(planted(fault, () => Promise.reject(new Error('broken')), folder), /broken/);
-    await assert.rejects(planted({ ...fault, from: 'none' }, () => {}, folder), /occurs 0 times/);
+    await assert.rejects(
+      planted(fault, () => Promise.reject(new Error('broken')), folder),
+      /broken/,
+    );
+    await assert.rejects(
+      planted({ ...fault, from: 'none' }, () => {}, folder),
+      /occurs 0 times/,
+    );
   }));
 
 for (const signal of ['SIGINT', 'SIGTERM']) {

@@ -35,7 +35,7 @@ function fakeNpm(path, who) {
   return path;
 }
 
-test('npm runs from a folder with a space in its name: the one that started the script, Node\'s own, the one on the PATH', async () => {
+test("npm runs from a folder with a space in its name: the one that started the script, Node's own, the one on the PATH", async () => {
   const words = ['ci', '--loglevel=error', 'a b'];
   const said = () => run([...npmProgram(), ...words]).then(JSON.parse);
 
@@ -62,13 +62,20 @@ test('npm runs from a folder with a space in its name: the one that started the 
   assert.deepEqual(await inEnvironment({ node: alone, npm_execpath: '', PATH }, said), ['path', ...words]);
 });
 
-test('a batch file gets its arguments from the interpreter of commands, each in quotation marks', { skip: process.platform === 'win32' && 'needs a program in place of cmd.exe' }, async () => {
-  const interpreter = join(folder, 'cmd.exe');
-  writeFileSync(interpreter, `#!/bin/sh
+test(
+  'a batch file gets its arguments from the interpreter of commands, each in quotation marks',
+  { skip: process.platform === 'win32' && 'needs a program in place of cmd.exe' },
+  async () => {
+    const interpreter = join(folder, 'cmd.exe');
+    writeFileSync(
+      interpreter,
+      `#!/bin/sh
 printf '[%s]\\n' "$@"
-`);
-  chmodSync(interpreter, 0o755);
-  const emcc = 'C:\\Program Files\\emsdk\\emcc.bat';
-  const said = await inEnvironment({ ComSpec: interpreter }, () => ask([emcc, '--version']));
-  assert.deepEqual(said.split('\n'), ['[/d]', '[/s]', '[/c]', `[""${emcc}" "--version""]`]);
-});
+`,
+    );
+    chmodSync(interpreter, 0o755);
+    const emcc = 'C:\\Program Files\\emsdk\\emcc.bat';
+    const said = await inEnvironment({ ComSpec: interpreter }, () => ask([emcc, '--version']));
+    assert.deepEqual(said.split('\n'), ['[/d]', '[/s]', '[/c]', `[""${emcc}" "--version""]`]);
+  },
+);

@@ -176,7 +176,10 @@ test('multihead-model looks into a model: tables, JSON and charts', () => {
     const metric = ['--token', '3', '--against', '9'];
     const patch = ask('patch', '--corrupt-ids', '5,60,7,8', ...metric, '--site', 'resid_pre', '--by', 'position');
     assert.equal(patch.cells, 8);
-    assert.deepEqual(patch.values.map((row) => row.length), [4, 4]);
+    assert.deepEqual(
+      patch.values.map((row) => row.length),
+      [4, 4],
+    );
     near(patch.values[0][1], patch.corrupt); // the only position that differs
     near(patch.values[0][0], patch.clean);
     const estimate = ask('attribute', '--corrupt-ids', '5,60,7,8', ...metric, '--by', 'layer');

@@ -43,7 +43,9 @@ test('the README has at most 150 lines', () => assert.ok(readme.trimEnd().split(
 test('the C++ program, built against the installed library', () => {
   const [program, ...more] = blocksOf(readme, 'cpp');
   assert.deepEqual(more, []);
-  const project = readFileSync(join(ROOT, 'native', 'consumer', 'CMakeLists.txt'), 'utf8').replaceAll('consumer', 'app').replace('main.cc', 'app.cc');
+  const project = readFileSync(join(ROOT, 'native', 'consumer', 'CMakeLists.txt'), 'utf8')
+    .replaceAll('consumer', 'app')
+    .replace('main.cc', 'app.cc');
   const [app, prefix, build] = ['app', 'prefix', 'build'].map((name) => join(folder, name));
   mkdirSync(app);
   writeFileSync(join(app, 'app.cc'), program);
@@ -85,7 +87,13 @@ test('the longer random tests exist under their names', () => {
 });
 
 const checkBenchmark = (line) =>
-  readArguments(line.replaceAll("'", '').split(' ').slice(3).filter((argument) => argument !== '--'));
+  readArguments(
+    line
+      .replaceAll("'", '')
+      .split(' ')
+      .slice(3)
+      .filter((argument) => argument !== '--'),
+  );
 
 test('the options of the benchmarks', () => {
   const lines = beginningWith('npm run bench');
@@ -103,14 +111,24 @@ test("the README's chart shows the figures of the benchmarks", () => {
     const ours = Number(rowsOf('')[0].split('|')[3].trim().split(' ')[0]); // relaxed SIMD
     const peers = [...rowsOf('/threads:1')[1].matchAll(/\(([\d.]+)×\)/g)].map(([, ratio]) => ours / Number(ratio)); // the second table: WebAssembly
     const shown = [...row.matchAll(/fill="#333">([\d.]+)</g)].map(([, value]) => value);
-    assert.deepEqual(shown, [ours, ...peers].map((value) => (value < 10 ? value.toFixed(1) : value.toFixed(0))), name);
+    assert.deepEqual(
+      shown,
+      [ours, ...peers].map((value) => (value < 10 ? value.toFixed(1) : value.toFixed(0))),
+      name,
+    );
   }
 });
 
 test('links of the READMEs and the guides lead to files and headings', () => {
   assert.equal(guides.length, 13);
   const packageReadme = readFileSync(join(ROOT, 'bindings', 'README.md'), 'utf8');
-  const headingsOf = (text) => [...text.matchAll(/^#+ (.+)$/gm)].map(([, title]) => title.toLowerCase().replace(/[^\w -]/g, '').replaceAll(' ', '-'));
+  const headingsOf = (text) =>
+    [...text.matchAll(/^#+ (.+)$/gm)].map(([, title]) =>
+      title
+        .toLowerCase()
+        .replace(/[^\w -]/g, '')
+        .replaceAll(' ', '-'),
+    );
   for (const [path, text] of [...textOf, ['bindings/README.md', packageReadme]]) {
     for (const [, link] of text.matchAll(/\]\(([^)]+)\)/g)) {
       if (link.startsWith('http')) continue;
@@ -133,8 +151,9 @@ test('the README links to every guide of the programs and the library, and the f
 test('files, links and benchmarks of CONTRIBUTING.md exist', () => {
   const text = readFileSync(join(ROOT, '.github', 'CONTRIBUTING.md'), 'utf8');
   for (const [, link] of text.matchAll(/\]\(\.\.\/([^)#]+)/g)) assert.ok(existsSync(join(ROOT, link)), link);
-  const files = ['src', 'tests', 'bindings/src', 'bindings/test', 'native']
-    .flatMap((folder) => readdirSync(join(ROOT, folder), { recursive: true }).map((path) => `${folder}/${path}`));
+  const files = ['src', 'tests', 'bindings/src', 'bindings/test', 'native'].flatMap((folder) =>
+    readdirSync(join(ROOT, folder), { recursive: true }).map((path) => `${folder}/${path}`),
+  );
   const named = [...text.matchAll(/`([\w./-]+\.(?:cc|h|ts|mjs|inc))`/g)].map(([, name]) => name);
   assert.ok(named.length > 30, `${named.length} files`);
   for (const name of named) assert.ok(existsSync(join(ROOT, name)) || files.some((path) => path.endsWith(`/${name}`)), name);

@@ -58,15 +58,18 @@ function circle(graph) {
 }
 
 const cxx = filesBelow('src', /\.(h|cc|cu|inc)$/);
-const includes = (file) =>
-  [...readFileSync(join(root, 'src', file), 'utf8').matchAll(/^#include "(.+)"/gm)].map(([, name]) => name);
+const includes = (file) => [...readFileSync(join(root, 'src', file), 'utf8').matchAll(/^#include "(.+)"/gm)].map(([, name]) => name);
 
 function typescript(folder) {
   const files = filesBelow(folder, /\.ts$/);
   const imports = (file) =>
     [...readFileSync(join(root, folder, file), 'utf8').matchAll(/\bfrom '(\.[^']+)'|\bimport[ (]'(\.[^']+)'/g)].map(
       // A script that is imported by its address, such as './worker.ts?worker&url', counts as an import, too.
-      ([, a, b]) => posix.join(posix.dirname(file), a ?? b).replace(/\?.*$/, '').replace(/\.js$/, '.ts'),
+      ([, a, b]) =>
+        posix
+          .join(posix.dirname(file), a ?? b)
+          .replace(/\?.*$/, '')
+          .replace(/\.js$/, '.ts'),
     );
   return arrows(files, imports);
 }

@@ -50,7 +50,10 @@ function runPlanted(code, ci) {
 }
 
 test('npm test fails with a skip planted in a suite, in CI', () => {
-  for (const [ci, failed] of [['true', 1], ['', 0]]) {
+  for (const [ci, failed] of [
+    ['true', 1],
+    ['', 0],
+  ]) {
     const { printed, total } = runPlanted(`test('planted', { skip: 'planted' }, () => {});`, ci);
     assert.deepEqual(total, { passed: 1, failed, skipped: 1 }, printed);
     assert.match(printed, /^ {2}planted suite: planted$/m);
@@ -64,7 +67,19 @@ test('npm test names the failed tests again at its end', () => {
 });
 
 test('the failed tests of every kind of suite are found, with their messages', () => {
-  const tap = ['not ok 1 - a', '  ---', '  error: |-', '    one', '    two', '  ...', 'not ok 2 - b', '  ---', "  error: 'three'", '  ...', '# fail 2'];
+  const tap = [
+    'not ok 1 - a',
+    '  ---',
+    '  error: |-',
+    '    one',
+    '    two',
+    '  ...',
+    'not ok 2 - b',
+    '  ---',
+    "  error: 'three'",
+    '  ...',
+    '# fail 2',
+  ];
   assert.deepEqual(nodeTestCounts(`${tap.join('\n')}\n`).failures, [
     { name: 'a', message: 'one' },
     { name: 'b', message: "'three'" },
@@ -82,13 +97,19 @@ test('skipped tests of every kind of suite are found, with their reasons', () =>
     { name: 'b', reason: 'no reason given' },
     { name: 'c', reason: 'later' },
   ]);
-  const google = (test) => googleTestCounts({ testsuites: [{ name: 'S', testsuite: [{ name: 'T', file: 'f.cc', line: 3, ...test }] }] }, 'f.cc:5: Skipped\nprinted\n');
-  assert.deepEqual(google({ status: 'RUN', result: 'SKIPPED', skipped: [{ message: 'f.cc:5\nwritten\n' }] }).skipped, [{ name: 'S.T', reason: 'written' }]);
+  const google = (test) =>
+    googleTestCounts({ testsuites: [{ name: 'S', testsuite: [{ name: 'T', file: 'f.cc', line: 3, ...test }] }] }, 'f.cc:5: Skipped\nprinted\n');
+  assert.deepEqual(google({ status: 'RUN', result: 'SKIPPED', skipped: [{ message: 'f.cc:5\nwritten\n' }] }).skipped, [
+    { name: 'S.T', reason: 'written' },
+  ]);
   assert.deepEqual(google({ status: 'RUN', result: 'SKIPPED' }).skipped, [{ name: 'S.T', reason: 'printed' }]);
   assert.deepEqual(google({ status: 'NOTRUN', result: 'SUPPRESSED' }).skipped, [{ name: 'S.T', reason: 'disabled' }]);
   const assertionResults = [{ status: 'passed' }, { status: 'pending', fullName: 'skip' }, { status: 'todo', fullName: 'todo' }];
   const { skipped } = vitestCounts({ numPassedTests: 1, numFailedTests: 0, numFailedTestSuites: 0, testResults: [{ assertionResults }] });
-  assert.deepEqual(skipped.map(({ name }) => name), ['skip', 'todo']);
+  assert.deepEqual(
+    skipped.map(({ name }) => name),
+    ['skip', 'todo'],
+  );
   assert.deepEqual(notBuilt('kernels', 'no compiler').skipped, [{ name: 'kernels', reason: 'no compiler' }]);
   for (const { reason } of [...skipped, planted('no compiler'), planted('disabled'), planted('no reason given')]) {
     assert.equal(reportSkips([planted(reason)], true).failed, 1, reason);

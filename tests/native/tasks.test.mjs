@@ -46,7 +46,12 @@ test('two tasks run at a time, in order, and one that waits beside them', async 
 });
 
 test('a task begins when those before it have ended, and others overtake it', async () => {
-  const { notes, tasks } = noted({ name: 'build' }, { name: 'test', after: ['build'] }, { name: 'other' }, { name: 'last', after: ['test', 'other'] });
+  const { notes, tasks } = noted(
+    { name: 'build' },
+    { name: 'test', after: ['build'] },
+    { name: 'other' },
+    { name: 'last', after: ['test', 'other'] },
+  );
   await runTasks(tasks);
   const at = (note) => notes.indexOf(note);
   assert.ok(at('test begins') > at('build ends'));
@@ -56,7 +61,12 @@ test('a task begins when those before it have ended, and others overtake it', as
 });
 
 test('after a failure nothing begins', async () => {
-  const { notes, tasks } = noted({ name: 'build', fails: true }, { name: 'other' }, { name: 'third' }, { name: 'waiting', waits: true, after: ['third'] });
+  const { notes, tasks } = noted(
+    { name: 'build', fails: true },
+    { name: 'other' },
+    { name: 'third' },
+    { name: 'waiting', waits: true, after: ['third'] },
+  );
   await assert.rejects(runTasks(tasks), /build failed/);
   await later();
   await later();

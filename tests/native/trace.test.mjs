@@ -63,7 +63,11 @@ function golden(file) {
   const start = 8 + Number(bytes.readBigUInt64LE());
   const header = JSON.parse(bytes.toString('utf8', 8, start));
   return (name) => {
-    const { shape, dtype, data_offsets: [from, to] } = header[name];
+    const {
+      shape,
+      dtype,
+      data_offsets: [from, to],
+    } = header[name];
     const Floats = { F32: Float32Array, F64: Float64Array }[dtype];
     return { shape, data: new Floats(Uint8Array.from(bytes.subarray(start + from, start + to)).buffer) };
   };
@@ -119,10 +123,7 @@ test('errors are reported in one line', () => {
     assert.equal(stdout, '');
     return stderr.trim();
   };
-  assert.equal(
-    refused('a b', '--heads', '7'),
-    'num_heads: expected a divisor of embed_dim = 64 (1, 2, 4, 8, 16, 32 or 64), got 7',
-  );
+  assert.equal(refused('a b', '--heads', '7'), 'num_heads: expected a divisor of embed_dim = 64 (1, 2, 4, 8, 16, 32 or 64), got 7');
   assert.match(refused('a', '--steps', 'scrores'), /^--steps: expected names out of x, q, .*got scrores$/);
   for (const scores of ['1 2; 3', '1 2; 3 4; 5 6', '1 x; 2 3', '1 nan; 2 3', '1 / 1 2; 3 4', ';']) {
     assert.match(refused('--scores', scores), /^--scores: expected square matrices/);

@@ -53,7 +53,11 @@ test('four jobs as text: the curve, which head does which job, and the ablation 
     const lines = text.split('\n');
     const table = lines.slice(lines.indexOf(title));
     assert.match(table[1], /^ +previous token  two back  latest vowel  latest star$/);
-    for (const head of [1, 2, 3, 4]) assert.ok(table.some((line) => line.startsWith(`  head ${head} `)), head);
+    for (const head of [1, 2, 3, 4])
+      assert.ok(
+        table.some((line) => line.startsWith(`  head ${head} `)),
+        head,
+      );
   }
 });
 
@@ -64,7 +68,10 @@ test('induction as JSON', () => {
     { experiment, heads, layers, seed, positions, steps, batch, done, interrupted },
     { experiment: 'induction', heads: 4, layers: 2, seed: 5, positions: 'rope', steps: 30, batch: 2, done: 30, interrupted: false },
   );
-  assert.deepEqual(result.curve.map(({ step }) => step), Array.from({ length: 30 }, (_, i) => i + 1));
+  assert.deepEqual(
+    result.curve.map(({ step }) => step),
+    Array.from({ length: 30 }, (_, i) => i + 1),
+  );
   assert.ok(result.curve.at(-1).held_out.loss > 0);
   assert.deepEqual(Object.keys(result.held_out.jobs), ['next token']);
   assert.equal(result.held_out.jobs['next token'], result.held_out.accuracy);
@@ -107,7 +114,10 @@ async function interrupted(...args) {
 }
 
 // The runs have enough steps that they do not end before the signal arrives.
-for (const [command, steps, ...args] of [['four-jobs', 240], ['text', 3000, ...SMALL_TEXT]]) {
+for (const [command, steps, ...args] of [
+  ['four-jobs', 240],
+  ['text', 3000, ...SMALL_TEXT],
+]) {
   test(`${command}: interrupted and resumed, the curve is that of one run`, async () => {
     const file = command === 'text' ? [at('text.txt')] : [];
     const common = [command, ...file, ...args, '--steps', String(steps), '--batch', '1', '--threads', '1'];
@@ -309,7 +319,11 @@ test('a checkpoint of another model is refused', () => {
 
 test('--help of each command names every option', () => {
   const common = '--steps --batch --learning-rate --seed --positions --threads --checkpoint --checkpoint-every --resume --json --csv --chart';
-  const own = { 'four-jobs': '--heads --layers', induction: '--heads --layers', text: 'file --layers --width --heads --context --sample --sample-every --prompt --temperature' };
+  const own = {
+    'four-jobs': '--heads --layers',
+    induction: '--heads --layers',
+    text: 'file --layers --width --heads --context --sample --sample-every --prompt --temperature',
+  };
   for (const [command, options] of Object.entries(own)) {
     const help = printed(command, '--help');
     for (const option of `${common} ${options}`.split(' ')) assert.ok(help.includes(option), `${command} ${option}`);

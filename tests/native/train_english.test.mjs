@@ -62,19 +62,46 @@ test('a few steps lower the loss, and the folder opens, continues a text, and sa
 
 test('the learning rate rises, stays and falls to 0', () => {
   const recipe = { steps: 100, learningRate: 1, warmupSteps: 10, decaySteps: 20 };
-  assert.deepEqual([1, 10, 50, 80, 91, 100].map((step) => rateAt(step, recipe)), [0.1, 1, 1, 1, 0.5, 0.05]);
+  assert.deepEqual(
+    [1, 10, 50, 80, 91, 100].map((step) => rateAt(step, recipe)),
+    [0.1, 1, 1, 1, 0.5, 0.05],
+  );
 });
 
 test('byte pairs: the most frequent first, never across words, and any text has tokens', () => {
   const { tokens, merges } = learnPairs('aa aa aa ab', 258);
-  assert.deepEqual(merges, [['a', 'a'], ['Ġ', 'aa']]);
+  assert.deepEqual(merges, [
+    ['a', 'a'],
+    ['Ġ', 'aa'],
+  ]);
   assert.equal(tokens.length, 258);
   assert.deepEqual([...encoded('aa aa', { tokens, merges })], [256, 257]);
   assert.equal(encoded('é', { tokens, merges }).length, 2);
 });
 
 test('paragraphs: one line each, without titles, headings and underscores', () => {
-  const lines = ['EMMA', '', 'By Jane Austen', '', 'VOLUME I', '', 'CHAPTER IV', '', 'She was _very_', 'happy.', '', '* * *', '', '"Yes."', '', 'FINIS', '', 'A NOTE ON THE TEXT', '', 'A note.'];
+  const lines = [
+    'EMMA',
+    '',
+    'By Jane Austen',
+    '',
+    'VOLUME I',
+    '',
+    'CHAPTER IV',
+    '',
+    'She was _very_',
+    'happy.',
+    '',
+    '* * *',
+    '',
+    '"Yes."',
+    '',
+    'FINIS',
+    '',
+    'A NOTE ON THE TEXT',
+    '',
+    'A note.',
+  ];
   assert.deepEqual(paragraphsOf(lines), ['She was very happy.', '"Yes."']);
   const { training, heldOut } = split(Array.from({ length: 100 }, (_, i) => `paragraph ${i % 10}`));
   assert.deepEqual([training.length, heldOut.length], [95, 5]);

@@ -10,8 +10,7 @@ import { test } from 'node:test';
 import { ROOT } from '../../native/dev/build.mjs';
 import { TARGETS } from '../../native/dev/processors/targets.mjs';
 
-const program = (...args) =>
-  spawnSync(process.execPath, [join(ROOT, 'native', 'dev', 'try_processors.mjs'), ...args], { encoding: 'utf8' });
+const program = (...args) => spawnSync(process.execPath, [join(ROOT, 'native', 'dev', 'try_processors.mjs'), ...args], { encoding: 'utf8' });
 
 test('names are distinct, and every target is in the table of native/PROCESSORS.md', () => {
   const names = TARGETS.map(({ name }) => name);

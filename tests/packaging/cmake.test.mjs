@@ -5,16 +5,7 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import {
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  readdirSync,
-  realpathSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -33,7 +24,10 @@ const { version } = JSON.parse(readFileSync(join(root, 'bindings', 'package.json
 
 /** The compiler that builds the library, and other compilers on this machine that a consumer may have. */
 const compilers = new Map([[cxx.id === 'GNU' ? 'g++' : 'clang++', cxx.path]]);
-for (const [name, minimum] of [['g++', '12'], ['clang++', '16']]) {
+for (const [name, minimum] of [
+  ['g++', '12'],
+  ['clang++', '16'],
+]) {
   const found = await programWithVersion(name);
   if (found && atLeast(found.version, minimum) && !compilers.has(name)) compilers.set(name, found.path);
 }
@@ -46,8 +40,7 @@ function output(command, options = {}) {
 }
 
 const environment = (more) => ({ ...process.env, ...more });
-const prints = (program, env = {}) =>
-  assert.match(output([program], { env: environment(env) }), /^out\[0\] = 2 on /);
+const prints = (program, env = {}) => assert.match(output([program], { env: environment(env) }), /^out\[0\] = 2 on /);
 
 /** Builds a project. CMake is told the location of multihead, but not of Highway. */
 function buildConsumer(kind, name, compiler, project = 'native/consumer') {
@@ -79,13 +72,11 @@ function libraryPath(kind) {
 }
 
 const guide = readFileSync(join(root, 'native', 'guides', 'library.md'), 'utf8');
-const blocks = (language) =>
-  [...guide.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].filter(([, one]) => one === language).map(([, , code]) => code);
+const blocks = (language) => [...guide.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].filter(([, one]) => one === language).map(([, , code]) => code);
 const app = join(folder, 'app');
 
 /** Checks the output of the guide's program. */
-const appPrints = (program, env = {}) =>
-  assert.match(output([program], { env: environment(env) }), /^2\n6 tokens\nsoftcap: expected .*, got -1\n$/);
+const appPrints = (program, env = {}) => assert.match(output([program], { env: environment(env) }), /^2\n6 tokens\nsoftcap: expected .*, got -1\n$/);
 
 test('the guide is of one screen, and its other command builds with options that exist', () => {
   assert.ok(guide.split('\n').length < 125);
@@ -213,7 +204,9 @@ for (const kind of kinds) {
   ]) {
     test(`pkg-config has multihead-${name}: ${kind}`, { skip: noPkgConfig }, () => {
       const env = pkgConfigPath(kind);
-      const flags = output(['pkg-config', '--cflags', '--libs', `multihead-${name}`], { env }).trim().split(/\s+/);
+      const flags = output(['pkg-config', '--cflags', '--libs', `multihead-${name}`], { env })
+        .trim()
+        .split(/\s+/);
       const source = join(folder, `${name}.cc`);
       writeFileSync(source, `#include <multihead/${name}.h>\nint main() { ${body} }`);
       const program = join(folder, `${kind}-${name}`);
@@ -288,7 +281,9 @@ test('a program that was not linked with the shared library loads it', onElf, ()
 test('the shared library exports every function of multihead/c.h', onElf, () => {
   const header = readFileSync(join(root, 'src', 'multihead', 'c.h'), 'utf8');
   const declared = [...header.matchAll(/^[\w *]+[ *](multihead_\w+)\(/gm)].map(([, name]) => name).sort();
-  const exported = exportedBy(sharedLibrary).filter((name) => /^multihead_\w+$/.test(name)).sort();
+  const exported = exportedBy(sharedLibrary)
+    .filter((name) => /^multihead_\w+$/.test(name))
+    .sort();
   assert.ok(declared.length > 15);
   assert.deepEqual(exported, declared);
 });
@@ -323,22 +318,29 @@ const SHARED_INTERNALS = `
 test('the shared libraries export what the public headers declare, and what they call of each other', onElf, () => {
   const isPublic = (name) => /^multihead_/.test(name) || /^multihead::(?!(engine|nn|cpu|rules|reference|N_[A-Z])\w*::)/.test(name);
   /** The name of a function, without its result, its arguments and its template arguments. */
-  const plain = (name) =>
-    name.replace(/^((vtable|typeinfo|typeinfo name) for |multihead::Status (?=multihead::))/, '').replace(/[<([].*/, '');
+  const plain = (name) => name.replace(/^((vtable|typeinfo|typeinfo name) for |multihead::Status (?=multihead::))/, '').replace(/[<([].*/, '');
   const library = (suffix) => exportedBy(sharedLibrary.replace('.so', `${suffix}.so`));
   const [ours, ofSafetensors] = [library(''), library('_safetensors')];
   const internal = (names) => [...new Set(names.map(plain).filter((name) => !isPublic(name)))].sort();
   assert.deepEqual(internal(ours), SHARED_INTERNALS.sort());
   const forModels = ['kind_of_file', 'parse_safetensors_file', 'parse_safetensors_header'];
-  assert.deepEqual(internal(ofSafetensors), forModels.map((name) => `multihead::nn::${name}`));
+  assert.deepEqual(
+    internal(ofSafetensors),
+    forModels.map((name) => `multihead::nn::${name}`),
+  );
   assert.ok(ours.length < 300, `${ours.length} symbols`);
   for (const name of ['multihead::attention(', 'multihead::KVCache::append(', 'multihead::Transformer::forward(']) {
-    assert.ok(ours.some((one) => one.startsWith(name)), name);
+    assert.ok(
+      ours.some((one) => one.startsWith(name)),
+      name,
+    );
   }
   assert.ok(ofSafetensors.some((one) => one.startsWith('multihead::Safetensors::parse(')));
   for (const component of ['distributed', 'cuda']) {
     const header = readFileSync(join(root, 'src', 'multihead', `${component}.h`), 'utf8');
-    const names = library(`_${component}`).map(plain).filter((name) => !name.includes('::Internals::'));
+    const names = library(`_${component}`)
+      .map(plain)
+      .filter((name) => !name.includes('::Internals::'));
     assert.ok(names.includes(`multihead::${component}::attention`));
     for (const name of names) {
       assert.ok(name.startsWith(`multihead::${component}::`), name);
@@ -351,11 +353,10 @@ test('without Highway and without a network the build reports what to install or
   const build = mkdtempSync(join(tmpdir(), 'multihead-no-highway-'));
   try {
     const without = ['-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON', '-DMULTIHEAD_TESTS=OFF', '-DMULTIHEAD_PROGRAMS=OFF'];
-    const { status, stderr } = spawnSync(
-      'cmake',
-      ['-S', root, '-B', build, '-G', 'Ninja', `-DCMAKE_CXX_COMPILER=${cxx.path}`, ...without],
-      { encoding: 'utf8', env: environment({ https_proxy: 'http://127.0.0.1:9' }) },
-    );
+    const { status, stderr } = spawnSync('cmake', ['-S', root, '-B', build, '-G', 'Ninja', `-DCMAKE_CXX_COMPILER=${cxx.path}`, ...without], {
+      encoding: 'utf8',
+      env: environment({ https_proxy: 'http://127.0.0.1:9' }),
+    });
     assert.equal(status, 1);
     const said = stderr.replace(/\s+/g, ' ');
     assert.match(said, /highway\/archive\/refs\/tags\/1\.2\.0\.tar\.gz cannot be used/);

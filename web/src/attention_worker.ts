@@ -31,7 +31,14 @@ serve<AttentionCalls>(
     },
     async time() {
       const [input, forward] = [last, current?.forward];
-      return input && forward && medianTime(() => forward.pass(input), () => input === last);
+      return (
+        input &&
+        forward &&
+        medianTime(
+          () => forward.pass(input),
+          () => input === last,
+        )
+      );
     },
   },
   { forward: buffersOf },

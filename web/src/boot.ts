@@ -16,5 +16,8 @@ function wanted(): string | undefined {
 const file = wanted();
 if (file !== undefined) {
   // The worker reports a failed transfer, too.
-  fetch(file, { priority: 'high' }).then((response) => response.arrayBuffer(), () => undefined);
+  fetch(file, { priority: 'high' }).then(
+    (response) => response.arrayBuffer(),
+    () => undefined,
+  );
 }

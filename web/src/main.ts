@@ -42,9 +42,7 @@ app.broken.watch((names) => {
   notice.hidden = names.length === 0;
   const parts = names.length === 1 ? 'a part' : 'parts';
   const settings = names.length === 1 ? 'standard setting is' : 'standard settings are';
-  notice.textContent = notice.hidden
-    ? ''
-    : `This link has ${parts} I could not read (${listed(names)}), so the ${settings} used.`;
+  notice.textContent = notice.hidden ? '' : `This link has ${parts} I could not read (${listed(names)}), so the ${settings} used.`;
 });
 
 const page = document.getElementById('page')!;

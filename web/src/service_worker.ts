@@ -65,8 +65,7 @@ async function forgetOlder(): Promise<void> {
 }
 
 const copyOf = async (address: string): Promise<Response | undefined> =>
-  (await caches.match(address, { cacheName, ignoreVary: true })) ??
-  (await caches.match(address, { ignoreVary: true }));
+  (await caches.match(address, { cacheName, ignoreVary: true })) ?? (await caches.match(address, { ignoreVary: true }));
 
 async function pageFor(request: Request): Promise<Response> {
   const { origin, pathname } = new URL(request.url);

@@ -154,7 +154,9 @@ describe('serve', () => {
     await mkdir(join(folder, 'site', 'docs'));
     await writeFile(join(folder, 'site', 'docs', 'index.html'), 'guide');
     await writeFile(join(folder, 'site', 'docs.html'), 'page');
-    expect((await get('/docs/index.html')).headers['content-security-policy']).toMatch(/'unsafe-inline'.*; object-src 'none'; base-uri 'none'; frame-ancestors 'self'$/);
+    expect((await get('/docs/index.html')).headers['content-security-policy']).toMatch(
+      /'unsafe-inline'.*; object-src 'none'; base-uri 'none'; frame-ancestors 'self'$/,
+    );
     expect((await get('/docs.html')).headers['content-security-policy']).toBe(contentSecurityPolicy);
   });
 

@@ -37,7 +37,10 @@ function setUp() {
     keys: async () => [...stored.keys()],
     delete: async (name: string) => stored.delete(name),
     match: async (file: string, { cacheName }: { cacheName?: string }) => {
-      const text = [...stored].filter(([name]) => cacheName === undefined || name === cacheName).find(([, files]) => files.has(file))?.[1].get(file);
+      const text = [...stored]
+        .filter(([name]) => cacheName === undefined || name === cacheName)
+        .find(([, files]) => files.has(file))?.[1]
+        .get(file);
       return text === undefined ? undefined : new Response(text);
     },
   });
@@ -46,7 +49,14 @@ function setUp() {
   async function deploy(version: number): Promise<boolean> {
     served.clear();
     const main = `assets/index-${version}.js`;
-    const files = { '': main, [main]: 'main', 'assets/page-1.wasm': 'wasm', 'assets/models-1.wasm': 'models', 'assets/tokenizers-1.js': 'words', 'english/config.json': `english ${version}` };
+    const files = {
+      '': main,
+      [main]: 'main',
+      'assets/page-1.wasm': 'wasm',
+      'assets/models-1.wasm': 'models',
+      'assets/tokenizers-1.js': 'words',
+      'english/config.json': `english ${version}`,
+    };
     for (const [name, text] of Object.entries(files)) served.set(home + name, text);
     const listeners: Record<string, (event: { waitUntil(work: Promise<void>): void }) => void> = {};
     const wasm = { relaxed: { page: 'assets/page-1.wasm', models: 'assets/models-1.wasm' } };

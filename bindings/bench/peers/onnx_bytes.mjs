@@ -47,8 +47,7 @@ const valueInfo = ({ name, type = 'float32', shape }) => {
 };
 
 /** Whole numbers and lists of them. */
-const attribute = (name, value) =>
-  Array.isArray(value) ? message({ 1: name, 8: value, 20: 7 }) : message({ 1: name, 3: value, 20: 2 });
+const attribute = (name, value) => (Array.isArray(value) ? message({ 1: name, 8: value, 20: 7 }) : message({ 1: name, 3: value, 20: 2 }));
 
 const node = ({ op, domain, inputs, outputs, attributes = {} }) =>
   message({

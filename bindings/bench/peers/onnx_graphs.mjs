@@ -127,9 +127,7 @@ function groupQueryAttention({ op, shape, mask }, [q, k, v]) {
   return {
     feeds: { ...feeds, ...older, lengths, total },
     graph: {
-      nodes: [
-        { op: 'GroupQueryAttention', domain: MICROSOFT, inputs, outputs: ['out', 'newKeys', 'newValues'], attributes },
-      ],
+      nodes: [{ op: 'GroupQueryAttention', domain: MICROSOFT, inputs, outputs: ['out', 'newKeys', 'newValues'], attributes }],
     },
     ...headsFirst(shape),
   };

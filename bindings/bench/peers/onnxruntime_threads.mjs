@@ -33,7 +33,7 @@ export async function onnxruntimeWithThreads(folder, which, threads) {
   const dispose = async () => void child.kill();
   try {
     const { way, used } = await ask({ kind: 'start' });
-    if (way === undefined) return await dispose(), null;
+    if (way === undefined) return (await dispose(), null);
     return {
       note: `${used} ${used === 1 ? 'thread' : 'threads'}, ${way}`,
       round: async (untimed, milliseconds) => (await ask({ kind: 'round', untimed, milliseconds })).samples,
@@ -61,7 +61,7 @@ async function serve([folder, name, threads]) {
     async round({ untimed, milliseconds }) {
       const samples = [];
       for (let call = 0; call < untimed; call += 1) await peer.run();
-      for (const start = performance.now(); performance.now() - start < milliseconds; ) {
+      for (const start = performance.now(); performance.now() - start < milliseconds;) {
         const before = performance.now();
         await peer.run();
         samples.push(performance.now() - before);

@@ -5,14 +5,7 @@ import type { Runtime } from '../runtime/operands.js';
 import { describe } from '../runtime/tensor.js';
 import { WasmExperiment } from '../training/experiment.js';
 import { statisticsOf } from '../training/head_statistics.js';
-import type {
-  Experiment,
-  ExperimentOptions,
-  HeadStatistics,
-  HeadStatisticsOptions,
-  Multihead,
-  TensorLike,
-} from '../types/index.js';
+import type { Experiment, ExperimentOptions, HeadStatistics, HeadStatisticsOptions, Multihead, TensorLike } from '../types/index.js';
 import { runtimeOf } from './multihead.js';
 
 /**

@@ -3,12 +3,7 @@
 import * as wire from '../generated/wire.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { checkWhole, type Names, readOptions } from '../runtime/options.js';
-import type {
-  AttentionBackwardInputs,
-  AttentionBackwardOptions,
-  AttentionBackwardResult,
-  GradientName,
-} from '../types/index.js';
+import type { AttentionBackwardInputs, AttentionBackwardOptions, AttentionBackwardResult, GradientName } from '../types/index.js';
 import { attentionInputs } from './attention.js';
 import { gradientNames, inputNames, prepareGradients, readResults, withVectors } from './gradients.js';
 import { attentionOptions, attentionSchema } from './options.js';

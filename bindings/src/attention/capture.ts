@@ -14,8 +14,7 @@ const stages = namesOf(scoreStages) satisfies readonly ScoreStage[];
 const captureNames = { stage: plain, heads: plain, rows: plain } satisfies Names<Capture>;
 
 /** Converts a stage to its number in the core. Throws `E_OPTION`. */
-export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['stage'] =>
-  scoreStages[checkChoice(stage, stages, argument)];
+export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['stage'] => scoreStages[checkChoice(stage, stages, argument)];
 
 /** Returns the first row and the number of rows; by default all. Throws `E_OPTION` for rows beyond the last query. */
 export function checkRows(rows: unknown, queries: number, argument: string): [Count, Count] {
@@ -25,23 +24,14 @@ export function checkRows(rows: unknown, queries: number, argument: string): [Co
     const count = checkCount(rows[1], `${argument}[1]`, 0);
     if (first + count <= queries) return [first, count];
   }
-  throw optionError(
-    argument,
-    `[first, count] of the ${queries} queries`,
-    Array.isArray(rows) ? `[${rows.join(', ')}]` : describe(rows),
-  );
+  throw optionError(argument, `[first, count] of the ${queries} queries`, Array.isArray(rows) ? `[${rows.join(', ')}]` : describe(rows));
 }
 
 /**
  * Converts a selection of `count` query heads. Throws `E_OPTION` for an empty list, a head that does not exist, and a
  * repeated head.
  */
-export function headsSpan(
-  heads: unknown,
-  count: number,
-  operands: Operands,
-  argument: string,
-): Span<'i32'> {
+export function headsSpan(heads: unknown, count: number, operands: Operands, argument: string): Span<'i32'> {
   if (!Array.isArray(heads) || heads.length === 0) {
     const got = Array.isArray(heads) ? '[]' : describe(heads);
     throw optionError(argument, 'an array of at least one query head; leave it out for all', got);
@@ -78,21 +68,14 @@ export function readCapture(captures: unknown, scores: Shape, operands: Operands
     checkOptions(capture, captureNames, argument);
     const stage = stageCode(capture.stage, `${argument}.stage`);
     const [firstRow, rows] = checkRows(capture.rows, queries, `${argument}.rows`);
-    const span =
-      capture.heads === undefined
-        ? noSpan
-        : headsSpan(capture.heads, heads, operands, `${argument}.heads`);
+    const span = capture.heads === undefined ? noSpan : headsSpan(capture.heads, heads, operands, `${argument}.heads`);
     const shape = [batch, capture.heads?.length ?? heads, rows, keys];
     return { record: { stage, heads: span, firstRow }, heads: capture.heads, shape };
   });
 }
 
 /** Checks the captures and makes a tensor for each. `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
-export function captureRecords(
-  captures: unknown,
-  scores: Shape,
-  operands: Operands,
-): { records: wire.ScoreCapture[]; tensors: WasmTensor<'f32'>[] } {
+export function captureRecords(captures: unknown, scores: Shape, operands: Operands): { records: wire.ScoreCapture[]; tensors: WasmTensor<'f32'>[] } {
   const read = readCapture(captures, scores, operands);
   const tensors = read.map(({ shape }, index) => operands.output(shape, 'f32', `capture[${index}]`));
   const records = read.map(({ record }, index) => ({

@@ -6,13 +6,7 @@ import { bytesPerElement, type Heap } from '../runtime/memory.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
 import { checkFlag, checkNames, checkOptions, type Names, plain } from '../runtime/options.js';
 import { coreOf, describe, floatDTypes } from '../runtime/tensor.js';
-import type {
-  AttentionBackwardInputs,
-  AttentionBackwardOptions,
-  AttentionGradients,
-  GradientName,
-  Shape,
-} from '../types/index.js';
+import type { AttentionBackwardInputs, AttentionBackwardOptions, AttentionGradients, GradientName, Shape } from '../types/index.js';
 import type { Operand } from '../types/wire.js';
 import type { CallExtents } from './options.js';
 
@@ -134,10 +128,7 @@ export function wantedGradients({
 }
 
 /** Reads the option `out`, which may name only requested gradients. Throws `E_OPTION`. */
-function givenGradients(
-  out: AttentionBackwardOptions['out'],
-  wanted: readonly GradientName[],
-): NonNullable<AttentionBackwardOptions['out']> {
+function givenGradients(out: AttentionBackwardOptions['out'], wanted: readonly GradientName[]): NonNullable<AttentionBackwardOptions['out']> {
   if (out === undefined) return {};
   if (coreOf(out) !== undefined) {
     throw optionError('out', `an object with some of ${tensorNames.join(', ')}`, describe(out));

@@ -8,12 +8,7 @@ import { coreOf, type WasmTensor } from '../runtime/tensor.js';
 import type { LinearOptions, TensorLike } from '../types/index.js';
 import type { Operand } from '../types/wire.js';
 
-export function linear(
-  runtime: Runtime,
-  x: TensorLike,
-  weight: TensorLike,
-  given: LinearOptions = {},
-): WasmTensor<'f32'> {
+export function linear(runtime: Runtime, x: TensorLike, weight: TensorLike, given: LinearOptions = {}): WasmTensor<'f32'> {
   const options = readOptions(given, { bias: plain, out: plain }, 'linear');
 
   return call(runtime, (operands) => {

@@ -20,11 +20,7 @@ function readPart(given: PartialAttention, argument: string): PartialAttention {
   throw optionError(`${argument}.${missing}`, "a tensor (attention() gives 'lse' on request)", 'undefined');
 }
 
-export function mergeAttention<A extends PartialAttention<Tensor>>(
-  runtime: Runtime,
-  givenA: A,
-  givenB: PartialAttention,
-): A {
+export function mergeAttention<A extends PartialAttention<Tensor>>(runtime: Runtime, givenA: A, givenB: PartialAttention): A {
   const a = readPart(givenA, 'a');
   const b = readPart(givenB, 'b');
   return call(runtime, (operands) => {

@@ -6,16 +6,7 @@ import { type Alignment, alignments, precisions, ropeStyles } from '../generated
 import type * as wire from '../generated/wire.js';
 import { MultiheadError, optionError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
-import {
-  checkChoice,
-  checkCount,
-  checkNumber,
-  checkOptions,
-  checkWhole,
-  type Entry,
-  type Names,
-  plain,
-} from '../runtime/options.js';
+import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole, type Entry, type Names, plain } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { Dropout, DType, MaskOptions, ModelOptions, QkNorm, Rope, RopeRotation, Window } from '../types/index.js';
 import type { Count, Int64, Operand, Span, Uint32, Whole64 } from '../types/wire.js';
@@ -61,11 +52,7 @@ const tensor = <const N extends 'mask' | 'bias', D extends DType>(name: N, dtype
   },
 });
 
-const array = <const N extends 'kvLengths' | 'sinks', E extends 'f32' | 'i32'>(
-  name: N,
-  elements: E,
-  axis: 'batch' | 'heads',
-) => ({
+const array = <const N extends 'kvLengths' | 'sinks', E extends 'f32' | 'i32'>(name: N, elements: E, axis: 'batch' | 'heads') => ({
   ...{ axis, elements },
   read(record: Record<N, Span<E>>, value: unknown, operands: Operands, extents: CallExtents) {
     record[name] = operands.optionalSpan(value, elements, name, extents[axis]);
@@ -146,11 +133,7 @@ export const noOptions: Readonly<Fields> = {
 };
 
 /** Converts options whose names have been checked. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
-export function attentionOptions(
-  options: MaskOptions,
-  operands: Operands,
-  extents: CallExtents,
-): wire.AttentionOptions {
+export function attentionOptions(options: MaskOptions, operands: Operands, extents: CallExtents): wire.AttentionOptions {
   const record: wire.AttentionOptions = { ...noOptions };
   const causal = alignedCausal(options, extents.queries === extents.keys);
   // Most calls give few options, so this reads those that are given. The object may have other options too.
@@ -228,12 +211,7 @@ function setWindow(record: wire.AttentionOptions, window: Window): void {
   record.windowOffset = aligned.offset;
 }
 
-function setAlibi(
-  record: wire.AttentionOptions,
-  alibi: unknown,
-  operands: Operands,
-  { heads }: CallExtents,
-): void {
+function setAlibi(record: wire.AttentionOptions, alibi: unknown, operands: Operands, { heads }: CallExtents): void {
   if (alibi === false) return;
   if (alibi === true) record.alibiSlopes = operands.alibiSlopes(heads);
   else if (ArrayBuffer.isView(alibi)) {
@@ -243,12 +221,7 @@ function setAlibi(
   }
 }
 
-function setQkNorm(
-  record: wire.AttentionOptions,
-  norm: QkNorm,
-  operands: Operands,
-  { width }: CallExtents,
-): void {
+function setQkNorm(record: wire.AttentionOptions, norm: QkNorm, operands: Operands, { width }: CallExtents): void {
   checkOptions(norm, attentionSchema.qkNorm.inner, 'qkNorm');
   record.qkNorm = true;
   record.qGain = operands.optionalSpan(norm.qGain, 'f32', 'qkNorm.qGain', width);
@@ -266,12 +239,7 @@ export function ropeRecord(rope: RopeRotation): wire.Rope {
   };
 }
 
-function setRope(
-  record: wire.AttentionOptions,
-  rope: Rope,
-  operands: Operands,
-  { queries, keys }: CallExtents,
-): void {
+function setRope(record: wire.AttentionOptions, rope: Rope, operands: Operands, { queries, keys }: CallExtents): void {
   checkOptions(rope, attentionSchema.rope.inner, 'rope');
   record.rope = ropeRecord(rope);
   record.qPositions = operands.optionalSpan(rope.qPositions, 'i32', 'rope.qPositions', queries);

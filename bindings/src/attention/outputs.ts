@@ -23,10 +23,7 @@ export interface OutputShapes {
   readonly scores: Shape;
 }
 
-export function outputShapes(
-  { batch, heads, queries, keys }: CallExtents,
-  valueDim: number,
-): OutputShapes {
+export function outputShapes({ batch, heads, queries, keys }: CallExtents, valueDim: number): OutputShapes {
   return {
     out: [batch, heads, queries, valueDim],
     lse: [batch, heads, queries],
@@ -52,12 +49,7 @@ export interface Outputs {
  * Makes the output tensors. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`,
  * `E_DISPOSED`, `E_MEMORY`.
  */
-export function prepareOutputs(
-  options: OutputOptions,
-  returns: readonly AttentionReturn[],
-  shapes: OutputShapes,
-  operands: Operands,
-): Outputs {
+export function prepareOutputs(options: OutputOptions, returns: readonly AttentionReturn[], shapes: OutputShapes, operands: Operands): Outputs {
   const { return: names = [] } = options;
   const wanted = checkNames(names, returns, 'return');
   const out = operands.output(shapes.out, outDTypeOf(options), 'out', options.out);
@@ -91,11 +83,7 @@ export function prepareOutputs(
 }
 
 /** Call this immediately before the call that takes the captures: nothing may fail in between. */
-export function pushCaptures(
-  { args, raw }: Runtime,
-  { captures }: Outputs,
-  operands: Operands,
-): void {
+export function pushCaptures({ args, raw }: Runtime, { captures }: Outputs, operands: Operands): void {
   for (const capture of captures) {
     wire.pushCapture(args, capture);
     operands.run(() => raw.pushCapture());

@@ -15,12 +15,7 @@ export function alibiSlopes(runtime: Runtime, given: number): Float32Array {
   });
 }
 
-export function rotate(
-  runtime: Runtime,
-  x: TensorLike,
-  positions: Int32Array,
-  rope: RopeRotation,
-): Tensor {
+export function rotate(runtime: Runtime, x: TensorLike, positions: Int32Array, rope: RopeRotation): Tensor {
   const record = ropeRecord(readOptions(rope, rotationNames, 'rope'));
   return call(runtime, (operands) => {
     const input = operands.input(x, ['f32'], 'x');

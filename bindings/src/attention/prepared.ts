@@ -7,15 +7,7 @@ import { checkNames, type Names, plain, readOptions } from '../runtime/options.j
 import { describe, type TensorCore } from '../runtime/tensor.js';
 import type { FloatDType, PreparedAttention, PrepareOptions, Tensor } from '../types/index.js';
 import { attentionOptions } from './options.js';
-import {
-  checkKept,
-  PreparedCall,
-  preparedExtents,
-  preparedNames,
-  toCome,
-  type Wanted,
-  wantedTensor,
-} from './prepared_call.js';
+import { checkKept, PreparedCall, preparedExtents, preparedNames, toCome, type Wanted, wantedTensor } from './prepared_call.js';
 
 const optionNames = { ...preparedNames, return: plain } satisfies Names<PrepareOptions>;
 const elsewhere = {
@@ -69,13 +61,7 @@ export class WasmPreparedAttention extends PreparedCall implements PreparedAtten
     Object.freeze(this);
   }
 
-  run(
-    q: Tensor<FloatDType>,
-    k: Tensor<FloatDType>,
-    v: Tensor<FloatDType>,
-    out: Tensor<FloatDType>,
-    lse?: Tensor,
-  ): void {
+  run(q: Tensor<FloatDType>, k: Tensor<FloatDType>, v: Tensor<FloatDType>, out: Tensor<FloatDType>, lse?: Tensor): void {
     const { handle, runtime } = this;
     const wanted = this.#wanted;
     const query = wantedTensor(runtime.heap, q, wanted.q, 'q');
@@ -113,13 +99,7 @@ export class WasmPreparedAttention extends PreparedCall implements PreparedAtten
 }
 
 /** Throws `E_OPTION`. */
-function checkSums(
-  { storage }: TensorCore,
-  q: TensorCore,
-  k: TensorCore,
-  v: TensorCore,
-  out: TensorCore,
-): void {
+function checkSums({ storage }: TensorCore, q: TensorCore, k: TensorCore, v: TensorCore, out: TensorCore): void {
   if (storage === q.storage) throw sharesMemory('lse', 'q');
   if (storage === k.storage) throw sharesMemory('lse', 'k');
   if (storage === v.storage) throw sharesMemory('lse', 'v');

@@ -2,15 +2,7 @@
 
 import * as wire from '../generated/wire.js';
 import { optionError } from '../runtime/errors.js';
-import {
-  call,
-  checkShared,
-  checkStatus,
-  type KeptInputs,
-  type NamedTensor,
-  ownTensor,
-  type Runtime,
-} from '../runtime/operands.js';
+import { call, checkShared, checkStatus, type KeptInputs, type NamedTensor, ownTensor, type Runtime } from '../runtime/operands.js';
 import { checkChoice, checkOptions, type Names, plain, readOptions } from '../runtime/options.js';
 import { describe, floatDTypes } from '../runtime/tensor.js';
 import type {
@@ -24,15 +16,7 @@ import type {
 import { wholeCall } from './backward.js';
 import { giveVectors, inputNames, noGradients, type VectorName, wantedGradients } from './gradients.js';
 import { attentionOptions } from './options.js';
-import {
-  checkKept,
-  PreparedCall,
-  preparedExtents,
-  preparedNames,
-  toCome,
-  type Wanted,
-  wantedTensor,
-} from './prepared_call.js';
+import { checkKept, PreparedCall, preparedExtents, preparedNames, toCome, type Wanted, wantedTensor } from './prepared_call.js';
 
 const outNames = { dBias: plain } satisfies Names<NonNullable<PrepareBackwardOptions['out']>>;
 const optionNames = {
@@ -135,8 +119,8 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
     const address = (named: NamedTensor | undefined) => named?.tensor.address ?? 0;
     const { raw, heap } = runtime;
     const status = raw._multihead_run_backward(
-      ...[handle, address(q), address(k), address(v), address(out), address(lse), address(dOut)] as const,
-      ...[address(dQ), address(dK), address(dV)] as const,
+      ...([handle, address(q), address(k), address(v), address(out), address(lse), address(dOut)] as const),
+      ...([address(dQ), address(dK), address(dV)] as const),
     );
     if (status !== 0) checkStatus(runtime, status);
     const result: Partial<Record<VectorName, AttentionGradients[VectorName]>> = {};

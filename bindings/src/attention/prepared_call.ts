@@ -3,14 +3,7 @@
 import { CoreObject } from '../runtime/core_object.js';
 import { optionError, shapeError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
-import {
-  checkShared,
-  type KeptInputs,
-  type NamedTensor,
-  noSpan,
-  ownTensor,
-  type Runtime,
-} from '../runtime/operands.js';
+import { checkShared, type KeptInputs, type NamedTensor, noSpan, ownTensor, type Runtime } from '../runtime/operands.js';
 import { checkChoice, checkCount, type Names, plain } from '../runtime/options.js';
 import { formatShape, sameShape } from '../runtime/shape.js';
 import { checkShape, describeData, floatDTypes, type TensorCore } from '../runtime/tensor.js';

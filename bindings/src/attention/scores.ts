@@ -18,12 +18,7 @@ const optionNames = {
   ...{ stage: plain, head: plain, heads: plain, rows: plain, chunk: plain },
 } satisfies Names<ScoresOptions>;
 
-export function scores(
-  runtime: Runtime,
-  q: FloatTensorLike,
-  k: FloatTensorLike,
-  given: ScoresOptions,
-): Generator<ScoreRows, void, undefined> {
+export function scores(runtime: Runtime, q: FloatTensorLike, k: FloatTensorLike, given: ScoresOptions): Generator<ScoreRows, void, undefined> {
   const options = readOptions(given, optionNames, 'scores', elsewhere);
   const stage = stageCode(options.stage, 'stage');
   const { head, chunk = 64 } = options;

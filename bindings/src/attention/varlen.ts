@@ -111,8 +111,7 @@ export function readPacked(
   const [keys = 0] = value.shape;
   const extents = { batch: 0, heads, queries, keys, width };
   // Sequences may differ in lengths even if there are as many queries as keys in all.
-  const aligned =
-    options.causal === true ? { ...options, causal: alignedCausal(options, sameNumbers(heap, cuQ, cuK)) } : options;
+  const aligned = options.causal === true ? { ...options, causal: alignedCausal(options, sameNumbers(heap, cuQ, cuK)) } : options;
   const masking = attentionOptions(aligned, operands, extents);
   return { query, key, value, cuQ, cuK, masking, extents };
 }

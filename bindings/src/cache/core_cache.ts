@@ -31,11 +31,7 @@ type CheckedStorage = ReturnType<typeof checkStorage>;
 export function checkStorage(config: ModuleCacheConfig) {
   for (const name of ['pageSize', 'pages'] as const) {
     if (config.layout === 'paged' || config[name] === undefined) continue;
-    throw optionError(
-      name,
-      'none unless layout is "paged"',
-      `${describe(config[name])} with layout ${describe(config.layout ?? 'contiguous')}`,
-    );
+    throw optionError(name, 'none unless layout is "paged"', `${describe(config[name])} with layout ${describe(config.layout ?? 'contiguous')}`);
   }
   return readSettings(config, storageSchema);
 }

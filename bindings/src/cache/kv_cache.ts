@@ -49,12 +49,17 @@ export class WasmKVCache extends CoreCache implements KVCache {
     const headDim = checkCount(config.headDim, 'headDim');
     const valueDim = config.valueDim === undefined ? headDim : checkCount(config.valueDim, 'valueDim');
     const { raw } = runtime;
-    super(runtime, storage, { numKvHeads, headDim, valueDim }, {
-      create: () => raw.cacheCreate(),
-      bytes: (cache) => raw.cacheBytes(cache),
-      release: (cache) => raw.cacheRelease(cache),
-      what: (bytes) => `a cache of ${bytes} bytes`,
-    });
+    super(
+      runtime,
+      storage,
+      { numKvHeads, headDim, valueDim },
+      {
+        create: () => raw.cacheCreate(),
+        bytes: (cache) => raw.cacheBytes(cache),
+        release: (cache) => raw.cacheRelease(cache),
+        what: (bytes) => `a cache of ${bytes} bytes`,
+      },
+    );
     this.numKvHeads = numKvHeads;
     this.headDim = headDim;
     this.valueDim = valueDim;
@@ -75,11 +80,10 @@ export class WasmKVCache extends CoreCache implements KVCache {
     });
   }
 
-  attend<
-    const R extends readonly AttentionReturn[] = [],
-    const O extends FloatDType = 'f32',
-    const C extends readonly Capture[] = [],
-  >(q: FloatTensorLike, given: CacheAttendOptions<R, O, C> = {}): AttentionResult<R, O, C> {
+  attend<const R extends readonly AttentionReturn[] = [], const O extends FloatDType = 'f32', const C extends readonly Capture[] = []>(
+    q: FloatTensorLike,
+    given: CacheAttendOptions<R, O, C> = {},
+  ): AttentionResult<R, O, C> {
     this.assertLive();
     const options = readOptions(given, attendNames, 'attend', elsewhere);
     return call(this.runtime, (operands) => {
@@ -88,10 +92,7 @@ export class WasmKVCache extends CoreCache implements KVCache {
       const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
       const keys = this.#longest();
       const extents = { batch, heads, queries, keys, width };
-      const aligned =
-        options.causal === true
-          ? { ...options, causal: alignedCausal(options, this.#allHave(queries), 'bottomRight') }
-          : options;
+      const aligned = options.causal === true ? { ...options, causal: alignedCausal(options, this.#allHave(queries), 'bottomRight') } : options;
       const masking = attentionOptions(aligned, operands, extents);
 
       const shapes = outputShapes(extents, this.valueDim);

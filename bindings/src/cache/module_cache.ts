@@ -22,12 +22,17 @@ export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCach
     const config = readOptions(given, storageSchema, 'createCache', elsewhere);
     const { raw } = runtime;
     // Placeholders: the core takes the number of heads and both head dims from the module.
-    super(runtime, checkStorage(config), { numKvHeads: 1, headDim: 1, valueDim: 1 }, {
-      create: make,
-      bytes: (cache) => raw.moduleCacheBytes(cache),
-      release: (cache) => raw.moduleCacheRelease(cache),
-      what: (bytes) => `the cache of a module, of ${bytes} bytes,`,
-    });
+    super(
+      runtime,
+      checkStorage(config),
+      { numKvHeads: 1, headDim: 1, valueDim: 1 },
+      {
+        create: make,
+        bytes: (cache) => raw.moduleCacheBytes(cache),
+        release: (cache) => raw.moduleCacheRelease(cache),
+        what: (bytes) => `the cache of a module, of ${bytes} bytes,`,
+      },
+    );
     Object.freeze(this);
   }
 
@@ -51,9 +56,5 @@ export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCach
 export function ownCache(given: unknown, heap: Heap): WasmModuleCache {
   const isCache = isCoreObject(given) && given instanceof WasmModuleCache;
   if (isCache && given.livesIn(heap)) return given;
-  throw optionError(
-    'cache',
-    "one made by this module's createCache()",
-    isCache ? 'one of another load()' : describe(given),
-  );
+  throw optionError('cache', "one made by this module's createCache()", isCache ? 'one of another load()' : describe(given));
 }

@@ -10,7 +10,9 @@ import { type Opened, readInputs, type Session, sharedOptions, steering, steerin
 
 // These calls are for models on this thread.
 const { workers: _, ...shared } = sharedOptions;
-const chart = text('FILE', 'writes an SVG with a color for each part of each layer', 'the name of a file that ends with .svg', (name) => /\.svg$/i.test(name));
+const chart = text('FILE', 'writes an SVG with a color for each part of each layer', 'the name of a file that ends with .svg', (name) =>
+  /\.svg$/i.test(name),
+);
 const isGiven = (value: string): boolean => value !== '';
 
 const metricOptions = {
@@ -38,7 +40,12 @@ export const lensOptions = {
   ...shared,
 } satisfies Record<string, Option<unknown>>;
 export const patchOptions = { ...metricOptions, ...partOptions, chart, ...shared } satisfies Record<string, Option<unknown>>;
-export const ablateOptions = { ...metricOptions, ablation: choice("what takes the place of a head's output", ['zero', 'mean'], 'zero'), chart, ...shared } satisfies Record<string, Option<unknown>>;
+export const ablateOptions = {
+  ...metricOptions,
+  ablation: choice("what takes the place of a head's output", ['zero', 'mean'], 'zero'),
+  chart,
+  ...shared,
+} satisfies Record<string, Option<unknown>>;
 export const attributeOptions = { ...metricOptions, ...partOptions, chart, ...shared } satisfies Record<string, Option<unknown>>;
 
 const tokenOf = (given: string): Token => (/^\d+$/.test(given) ? Number(given) : given);
@@ -57,8 +64,12 @@ const placesOf = ({ by, site }: Values<typeof partOptions>) => ({ by, site: site
 const refuse = ({ output, causal }: ModelInfo): string | undefined => (output === 'languageModel' && causal ? undefined : 'a causal language model');
 
 /** Opens the folder on this thread. */
-const withAlone = (session: Session, folder: string, values: Omit<Values<typeof sharedOptions>, 'workers'>, work: (opened: Opened) => Promise<void>): Promise<void> =>
-  withModel(session, folder, { ...values, workers: undefined }, refuse, work);
+const withAlone = (
+  session: Session,
+  folder: string,
+  values: Omit<Values<typeof sharedOptions>, 'workers'>,
+  work: (opened: Opened) => Promise<void>,
+): Promise<void> => withModel(session, folder, { ...values, workers: undefined }, refuse, work);
 
 async function writeChart(file: string | undefined, grid: Grid): Promise<void> {
   if (file === undefined) return;
@@ -71,7 +82,10 @@ const wordsOf = (input: ModelInput): string => printable(typeof input === 'strin
 const numbersTo = (end: number): string[] => Array.from({ length: end }, (__, at) => String(at));
 
 /** Runs a sweep that shows its progress, and that Ctrl-C ends. */
-async function sweeping<T>({ messages, interrupt }: Session, run: (options: { signal: AbortSignal; onProgress: (done: number) => void }) => Promise<T>): Promise<T> {
+async function sweeping<T>(
+  { messages, interrupt }: Session,
+  run: (options: { signal: AbortSignal; onProgress: (done: number) => void }) => Promise<T>,
+): Promise<T> {
   const onProgress = (done: number): void => void (messages.isTTY && messages.write(`\r${Math.floor(100 * done)} %\x1b[K`, () => {}));
   interrupt.listen(true);
   try {
@@ -110,7 +124,8 @@ async function show(
     const row = (cells: readonly string[]): string => `${cells.map((cell, index) => cell.padStart(index === 0 ? 5 : 9)).join('')}\n`;
     await output.write(`metric ${clean.toFixed(4)}${corrupt === undefined ? '' : `, corrupt ${corrupt.toFixed(4)}`}; its change by ${column}:\n`);
     await output.write(row(['layer', ...numbersTo(parts)]));
-    for (let layer = 0; layer < layers; layer += 1) await output.write(row([String(layer), ...numbersTo(parts).map((__, part) => at(layer, part).toFixed(3))]));
+    for (let layer = 0; layer < layers; layer += 1)
+      await output.write(row([String(layer), ...numbersTo(parts).map((__, part) => at(layer, part).toFixed(3))]));
   }
   await writeChart(values.chart, {
     title: `Change of the metric by ${column}: ${model.info.modelType}`,
@@ -174,7 +189,9 @@ async function showDirect(
   if (values.json) await output.json({ ...description, metric, embedding, rest, heads: all.map((row) => row.slice(0, count)), mlp: [...mlp] });
   else {
     const row = (cells: readonly string[]): string => `${cells.map((cell, at) => cell.padStart(at === 0 ? 5 : 9)).join('')}\n`;
-    await output.write(`difference of logits ${metric.toFixed(4)}: embedding ${embedding.toFixed(4)}, biases ${rest.toFixed(4)}, and by head and MLP:\n`);
+    await output.write(
+      `difference of logits ${metric.toFixed(4)}: embedding ${embedding.toFixed(4)}, biases ${rest.toFixed(4)}, and by head and MLP:\n`,
+    );
     await output.write(row(['layer', ...columns]));
     for (const [layer, cells] of all.entries()) await output.write(row([String(layer), ...cells.map((cell) => cell.toFixed(3))]));
   }
@@ -211,7 +228,11 @@ async function look({ model, description }: Opened, input: ModelInput, values: V
     });
   if (values.json) {
     const predictions = layers.flatMap((layer, row) =>
-      numbersTo(tokens).map((__, token) => ({ layer, position: token, top: at(row, token).map((each) => ({ ...each, ...(texts.has(each.id) && { text: texts.get(each.id) }) })) })),
+      numbersTo(tokens).map((__, token) => ({
+        layer,
+        position: token,
+        top: at(row, token).map((each) => ({ ...each, ...(texts.has(each.id) && { text: texts.get(each.id) }) })),
+      })),
     );
     await output.json({ ...description, ids: [...inputIds], predictions });
   } else {
@@ -226,7 +247,10 @@ async function look({ model, description }: Opened, input: ModelInput, values: V
     title: `What every layer would predict: ${model.info.modelType}`,
     ...{ text: wordsOf(input), column: 'position', rows: layers.map((layer) => `layer ${layer}`), columns: numbersTo(tokens) },
     values: layers.flatMap((__, row) => numbersTo(tokens).map((___, token) => best(row, token)?.probability ?? 0)),
-    noteOf: (row, token) => `before layer ${layers[row]}, after token ${token}: ${at(row, token).map(({ id, probability }) => `${textOf(id)} ${(100 * probability).toFixed(1)} %`).join(', ')}`,
+    noteOf: (row, token) =>
+      `before layer ${layers[row]}, after token ${token}: ${at(row, token)
+        .map(({ id, probability }) => `${textOf(id)} ${(100 * probability).toFixed(1)} %`)
+        .join(', ')}`,
     legend: 'probability of the likeliest token',
   });
 }

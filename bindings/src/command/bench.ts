@@ -31,7 +31,8 @@ export async function bench(args: readonly string[], { loadBench, version, outpu
   if (positionals[0] !== undefined) throw new UsageError('bench', 'options alone', quoted(positionals[0]));
   const { header, load, machineLine, namesFor, report, row } = await loadBench();
   const names = namesFor(filter);
-  if (names.length === 0) throw new UsageError('--filter', 'a regular expression that some name matches, such as forward/gpt2', quoted(String(filter)));
+  if (names.length === 0)
+    throw new UsageError('--filter', 'a regular expression that some name matches, such as forward/gpt2', quoted(String(filter)));
   const show = (line: string): void => void (messages.isTTY && messages.write(`\r${line}\x1b[K`, () => {}));
   const run: { machine?: object; benchmarks: object[] } = { benchmarks: [] };
   show('measuring the limits of this machine');

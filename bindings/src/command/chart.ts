@@ -31,14 +31,23 @@ const mostCells = 300_000;
 export const mostSide = (maps: number): number => Math.min(64, Math.max(8, Math.floor(Math.sqrt(mostCells / maps))));
 
 /** Text of an element or attribute. */
-export const escaped = (text: string, most = 120): string =>
-  printable(text, most).replaceAll(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
+export const escaped = (text: string, most = 120): string => printable(text, most).replaceAll(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
 
 export const label = (at: readonly [number, number], words: string, more = ''): string =>
   `<text x="${at[0]}" y="${at[1]}"${more}>${escaped(words)}</text>`;
 
 /** The first lines of a chart, with its title and a text. */
-export const opening = ({ title, text, width, height }: { readonly title: string; readonly text: string; readonly width: number; readonly height: number }): string[] => [
+export const opening = ({
+  title,
+  text,
+  width,
+  height,
+}: {
+  readonly title: string;
+  readonly text: string;
+  readonly width: number;
+  readonly height: number;
+}): string[] => [
   `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img" aria-labelledby="title" font-family="system-ui, sans-serif" font-size="12">`,
   `<title id="title">${escaped(title)}</title>`,
   `<rect width="${width}" height="${height}" fill="#fff"/>`,

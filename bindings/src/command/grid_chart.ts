@@ -36,7 +36,9 @@ export function gridSvg({ title, text, column, rows, columns, values, noteOf, le
     ...opening({ title, text, width, height }),
     label([left - 10, top - 8], column, ' text-anchor="end"'),
     ...columns.flatMap((name, at) => (at % step === 0 ? [label([left + (at + 0.5) * size, top - 8], name, middle)] : [])),
-    ...rows.flatMap((name, at) => (at % Math.ceil(14 / size) === 0 ? [label([left - 10, top + (at + 0.5) * size + 4], name, ' text-anchor="end"')] : [])),
+    ...rows.flatMap((name, at) =>
+      at % Math.ceil(14 / size) === 0 ? [label([left - 10, top + (at + 0.5) * size + 4], name, ' text-anchor="end"')] : [],
+    ),
     ...rows.flatMap((_, row) =>
       columns.map((__, at) => {
         const place = `x="${left + at * size}" y="${top + row * size}" width="${size}" height="${size}"`;
@@ -44,7 +46,9 @@ export function gridSvg({ title, text, column, rows, columns, values, noteOf, le
         return `<rect ${place} fill="${fill}" stroke="#ccc" stroke-width=".5"><title>${escaped(noteOf(row, at))}</title></rect>`;
       }),
     ),
-    ...[-1, -0.5, 0, 0.5, 1].map((share, at) => `<rect x="${left + at * 14}" y="${bottom + 18}" width="14" height="12" fill="${color(share)}" stroke="#ccc" stroke-width=".5"/>`),
+    ...[-1, -0.5, 0, 0.5, 1].map(
+      (share, at) => `<rect x="${left + at * 14}" y="${bottom + 18}" width="14" height="12" fill="${color(share)}" stroke="#ccc" stroke-width=".5"/>`,
+    ),
     label([left + 80, bottom + 28], `−${most.toPrecision(3)} to ${most.toPrecision(3)}: ${legend}`),
     '</svg>',
   ];

@@ -60,7 +60,13 @@ async function* mapsOf(model: Model, input: ModelInput, layers: readonly number[
 export async function heads(args: readonly string[], session: Session): Promise<void> {
   const { values, positionals } = parse(args, headsOptions);
   const { folder, inputs } = readInputs(positionals, values, 1);
-  await withModel(session, folder, values, () => undefined, (opened) => look(opened, inputs[0] ?? '', values, session));
+  await withModel(
+    session,
+    folder,
+    values,
+    () => undefined,
+    (opened) => look(opened, inputs[0] ?? '', values, session),
+  );
 }
 
 async function look(

@@ -26,9 +26,21 @@ const commands: Readonly<Record<string, Command>> = {
   embed: { usage: 'embed FOLDER TEXT…', help: 'cosine similarities of texts', options: embedOptions, run: embed },
   heads: { usage: 'heads FOLDER TEXT', help: 'what every head looks at', options: headsOptions, more: headsHelp, run: heads },
   lens: { usage: 'lens FOLDER TEXT', help: 'what every layer would predict', options: lensOptions, run: lens },
-  patch: { usage: 'patch FOLDER CLEAN CORRUPT', help: 'how a metric changes with parts of another run', options: patchOptions, more: analysisHelp, run: patch },
+  patch: {
+    usage: 'patch FOLDER CLEAN CORRUPT',
+    help: 'how a metric changes with parts of another run',
+    options: patchOptions,
+    more: analysisHelp,
+    run: patch,
+  },
   ablate: { usage: 'ablate FOLDER TEXT…', help: 'how a metric changes without each head', options: ablateOptions, more: analysisHelp, run: ablate },
-  attribute: { usage: 'attribute FOLDER CLEAN [CORRUPT]', help: 'what each part adds to a metric, or an estimate of patch', options: attributeOptions, more: analysisHelp, run: attribute },
+  attribute: {
+    usage: 'attribute FOLDER CLEAN [CORRUPT]',
+    help: 'what each part adds to a metric, or an estimate of patch',
+    options: attributeOptions,
+    more: analysisHelp,
+    run: attribute,
+  },
   bench: { usage: 'bench', help: 'how fast this machine is, in a minute', options: benchOptions, more: benchHelp, run: bench },
 };
 
@@ -38,7 +50,9 @@ FOLDER is a model as Hugging Face stores it: config.json, safetensors files and,
 package @huggingface/tokenizers; --ids takes token ids without it. FOLDER may be a name of the hub, such as
 HuggingFaceTB/SmolLM2-135M, whose files are fetched once and kept, or an address from which the files can be fetched.
 
-${Object.values(commands).map(({ usage, help }) => `  multihead ${usage.padEnd(34)}${help}\n`).join('')}
+${Object.values(commands)
+  .map(({ usage, help }) => `  multihead ${usage.padEnd(34)}${help}\n`)
+  .join('')}
 multihead COMMAND --help lists the options; multihead --version prints the version.
 Exit code: 0; 1 if a run failed; 2 for wrong arguments, or a folder that is no model or cannot be read; 3 if an output
 cannot be written; 130 after Ctrl-C.
@@ -88,7 +102,15 @@ export async function main(args: readonly string[], { process, ...given }: Surro
       throw new UsageError('COMMAND', Object.keys(commands).join(', '), name === '' ? 'none; multihead --help lists the options' : quoted(name));
     } else if (asksHelp(end < 0 ? rest : rest.slice(0, end))) await output.write(helpFor(command));
     else {
-      await command.run(rest, { ...given, output, messages: process.stderr, interrupt: new Interrupt(process), get input() { return process.stdin; } });
+      await command.run(rest, {
+        ...given,
+        output,
+        messages: process.stderr,
+        interrupt: new Interrupt(process),
+        get input() {
+          return process.stdin;
+        },
+      });
     }
     return exitCodes.ok;
   } catch (error) {

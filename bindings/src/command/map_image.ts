@@ -7,7 +7,12 @@ export const levels = 16;
 
 /** Colors from no weight to the largest one: white to dark blue, darker at each step. */
 export const palette: readonly (readonly [red: number, green: number, blue: number])[] = Array.from({ length: levels }, (_, level) => {
-  const stops = [[255, 255, 255], [158, 202, 225], [49, 130, 189], [8, 48, 107]] as const;
+  const stops = [
+    [255, 255, 255],
+    [158, 202, 225],
+    [49, 130, 189],
+    [8, 48, 107],
+  ] as const;
   const at = (level / (levels - 1)) * (stops.length - 1);
   const [from, to] = [stops[Math.floor(at)], stops[Math.ceil(at)]] as [readonly number[], readonly number[]];
   const mixed = from.map((value, channel) => Math.round(value + (at % 1) * ((to[channel] as number) - value)));

@@ -70,7 +70,20 @@ async function converse(opened: Opened, values: RunValues, session: Session): Pr
 async function continueText(
   { model, description }: Opened,
   prompt: ChatInput,
-  { json, chat, ids: _, weights: __, help: ___, workers: ____, revision: _____, local: ______, sae: _______, feature: ________, strength: _________, ...options }: RunValues,
+  {
+    json,
+    chat,
+    ids: _,
+    weights: __,
+    help: ___,
+    workers: ____,
+    revision: _____,
+    local: ______,
+    sae: _______,
+    feature: ________,
+    strength: _________,
+    ...options
+  }: RunValues,
   { output, messages, interrupt }: Session,
 ): Promise<string> {
   const isText = typeof prompt === 'string' || chat;

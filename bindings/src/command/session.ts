@@ -33,7 +33,11 @@ export const steeringOptions = {
 } satisfies Record<string, Option<unknown>>;
 
 /** The edits of the direction, if there is one. Throws UsageError, OpenError. */
-export async function steering(session: Session, { sae, feature, strength = 1, local }: Values<typeof steeringOptions> & { local?: boolean | undefined }, { info }: Model): Promise<{ edits?: SessionEdit[] }> {
+export async function steering(
+  session: Session,
+  { sae, feature, strength = 1, local }: Values<typeof steeringOptions> & { local?: boolean | undefined },
+  { info }: Model,
+): Promise<{ edits?: SessionEdit[] }> {
   if (sae === undefined && feature === undefined) return {};
   if (sae === undefined) throw new UsageError('--sae', 'a folder beside --feature', 'none');
   if (feature === undefined) throw new UsageError('--feature', 'a feature of --sae', 'none');
@@ -89,7 +93,11 @@ async function open(session: Session, folder: string, { weights, workers, revisi
     shown = percent;
   };
   const onFetch = ({ file, loaded, total = loaded }: FetchProgress): void => {
-    if (messages.isTTY) messages.write(`\rfetching ${printable(file, 60)} ${Math.floor(loaded / 2 ** 20)} of ${Math.ceil(total / 2 ** 20)} MiB${loaded === total ? '\n' : ''}`, () => {});
+    if (messages.isTTY)
+      messages.write(
+        `\rfetching ${printable(file, 60)} ${Math.floor(loaded / 2 ** 20)} of ${Math.ceil(total / 2 ** 20)} MiB${loaded === total ? '\n' : ''}`,
+        () => {},
+      );
   };
   const begin = performance.now();
   interrupt.listen(true);
@@ -140,12 +148,21 @@ export async function withModel(
 }
 
 /** The folder, and the texts or ids: from `least` to `most` of them. Throws UsageError. */
-export function readInputs(positionals: readonly string[], { ids }: Pick<Shared, 'ids'>, most: number, least = 1): { folder: string; inputs: readonly ModelInput[] } {
+export function readInputs(
+  positionals: readonly string[],
+  { ids }: Pick<Shared, 'ids'>,
+  most: number,
+  least = 1,
+): { folder: string; inputs: readonly ModelInput[] } {
   const [folder, ...given] = positionals;
-  if (folder === undefined || folder === '') throw new UsageError('FOLDER', 'a folder with config.json and safetensors files, or a name of the hub', folder === '' ? '""' : 'none');
+  if (folder === undefined || folder === '')
+    throw new UsageError('FOLDER', 'a folder with config.json and safetensors files, or a name of the hub', folder === '' ? '""' : 'none');
   if (ids.length > 0 && given.length > 0) throw new UsageError('--ids', 'no text beside it', quoted(String(given[0])));
   const inputs: readonly ModelInput[] = ids.length > 0 ? ids : given;
-  const wanted = most === 1 ? 'one text, in quotes, or --ids' : `${least === 2 ? 'two texts' : most === 2 ? 'one text or two' : 'one text or more'}, each in quotes, or --ids`;
+  const wanted =
+    most === 1
+      ? 'one text, in quotes, or --ids'
+      : `${least === 2 ? 'two texts' : most === 2 ? 'one text or two' : 'one text or more'}, each in quotes, or --ids`;
   if (inputs.length < least || inputs.length > most) throw new UsageError('TEXT', wanted, inputs.length === 0 ? 'none' : `${inputs.length}`);
   return { folder, inputs };
 }

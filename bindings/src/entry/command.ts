@@ -7,4 +7,10 @@ import { main } from '../command/main.js';
 import { openModel, openSparseAutoencoder } from './models_node.js';
 
 const { version } = JSON.parse(await readFile(new URL('../package.json', import.meta.url), 'utf8')) as { version: string };
-process.exitCode = await main(process.argv.slice(2), { openModel, openSparseAutoencoder, loadBench: () => import('./benchmarks.js'), version, process });
+process.exitCode = await main(process.argv.slice(2), {
+  openModel,
+  openSparseAutoencoder,
+  loadBench: () => import('./benchmarks.js'),
+  version,
+  process,
+});

@@ -16,8 +16,7 @@ export * from './core_exports.js';
 const files = {
   relaxed: () => new URL('./multihead-core-relaxed.wasm', import.meta.url),
   simd128: () => new URL('./multihead-core-simd128.wasm', import.meta.url),
-  advice:
-    'If a bundler left the file out, give load() the file\'s address as wasm; see "Where it runs" in the README',
+  advice: 'If a bundler left the file out, give load() the file\'s address as wasm; see "Where it runs" in the README',
 };
 
 /** See {@link LoadCore}. */

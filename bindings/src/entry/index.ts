@@ -16,9 +16,7 @@ export * from './exports.js';
 const files = {
   relaxed: () => new URL('./multihead-relaxed.wasm', import.meta.url),
   simd128: () => new URL('./multihead-simd128.wasm', import.meta.url),
-  advice:
-    'If a bundler left the file out, import "multihead/inline" or give load() its address as wasm; ' +
-    'see "Where it runs" in the README',
+  advice: 'If a bundler left the file out, import "multihead/inline" or give load() its address as wasm; see "Where it runs" in the README',
 };
 
 /** See {@link Load}. */

@@ -17,8 +17,7 @@ export * from './models_exports.js';
 const files = {
   relaxed: () => new URL('./multihead-models-relaxed.wasm', import.meta.url),
   simd128: () => new URL('./multihead-models-simd128.wasm', import.meta.url),
-  advice:
-    'If a bundler left the file out, give openModel() the file\'s address as wasm; see "Where it runs" in the README',
+  advice: 'If a bundler left the file out, give openModel() the file\'s address as wasm; see "Where it runs" in the README',
 };
 
 // Declared here, because the type of the global Worker would require TypeScript's DOM library.

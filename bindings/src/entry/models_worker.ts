@@ -6,4 +6,8 @@ import type { Answer } from '../models/workers/protocol.js';
 import { ModelRunner } from '../models/workers/runner.js';
 import { serve } from '../pool/shared/scope.js';
 
-serve(modelContents, (api) => new ModelRunner(api), (error): Answer => ({ kind: 'failed', error, dead: true }));
+serve(
+  modelContents,
+  (api) => new ModelRunner(api),
+  (error): Answer => ({ kind: 'failed', error, dead: true }),
+);

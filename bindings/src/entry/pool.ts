@@ -20,8 +20,7 @@ const startWorker: StartWorker = (events) => {
   if (typeof Worker !== 'function') return undefined;
   // Bundlers look for exactly this expression, so it cannot be shortened.
   const worker = new Worker(new URL('./pool_worker.js', import.meta.url), { type: 'module' });
-  const missing =
-    'its script did not load: it is missing (see "Where it runs" in the README), or the Content-Security-Policy forbids workers';
+  const missing = 'its script did not load: it is missing (see "Where it runs" in the README), or the Content-Security-Policy forbids workers';
   return browserPort(worker, missing, events);
 };
 

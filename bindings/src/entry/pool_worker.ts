@@ -6,9 +6,13 @@ import type { Answer } from '../pool/shared/protocol.js';
 import { serve } from '../pool/shared/scope.js';
 import { TaskRunner } from '../pool/worker/tasks.js';
 
-serve(everything, (api) => new TaskRunner(api), (error): Answer => ({
-  kind: 'failed',
-  error,
-  dead: false,
-  back: { taskBuffer: undefined, transferred: [] },
-}));
+serve(
+  everything,
+  (api) => new TaskRunner(api),
+  (error): Answer => ({
+    kind: 'failed',
+    error,
+    dead: false,
+    back: { taskBuffer: undefined, transferred: [] },
+  }),
+);

@@ -48,8 +48,7 @@ export function chooseSimd(wanted: Simd | 'auto', hasRelaxed = true): SimdChoice
       argument: 'WebAssembly',
       expected: 'an engine with 128-bit SIMD (browsers since 2023, Node 20.19 and later)',
       got: 'an engine without SIMD',
-      message:
-        'WebAssembly SIMD is missing: multihead needs a browser of 2023 or later, or Node 20.19',
+      message: 'WebAssembly SIMD is missing: multihead needs a browser of 2023 or later, or Node 20.19',
     });
   }
   if (wanted === 'simd128') return { simd: wanted, why: 'requested with { simd: "simd128" }' };
@@ -61,9 +60,7 @@ export function chooseSimd(wanted: Simd | 'auto', hasRelaxed = true): SimdChoice
       argument: 'simd',
       expected: '"auto" or "simd128", or wasm with the file of the relaxed build',
       got: '"relaxed"',
-      message:
-        'simd: "relaxed" needs multihead-relaxed.wasm, but the code contains only the simd128 build: ' +
-        'give load() the file as wasm',
+      message: 'simd: "relaxed" needs multihead-relaxed.wasm, but the code contains only the simd128 build: give load() the file as wasm',
     });
   }
   const relaxed = WebAssembly.validate(relaxedProbe);
@@ -73,8 +70,7 @@ export function chooseSimd(wanted: Simd | 'auto', hasRelaxed = true): SimdChoice
       argument: 'simd',
       expected: '"auto" or "simd128"',
       got: '"relaxed"',
-      message:
-        'simd: "relaxed" needs an engine with relaxed SIMD, which this one lacks; use "auto" or "simd128"',
+      message: 'simd: "relaxed" needs an engine with relaxed SIMD, which this one lacks; use "auto" or "simd128"',
     });
   }
   const slow = relaxed ? v8BelowThirteen() : undefined;

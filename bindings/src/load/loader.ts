@@ -161,10 +161,6 @@ async function createRaw(
     return raw;
   } catch (error) {
     const what = error instanceof Error ? error.message : String(error);
-    throw loadError(
-      wasm,
-      `it is not multihead ${version}'s module for this build (${what})`,
-      error,
-    );
+    throw loadError(wasm, `it is not multihead ${version}'s module for this build (${what})`, error);
   }
 }

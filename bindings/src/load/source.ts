@@ -101,9 +101,7 @@ export async function fileBeside(module: string | undefined, name: string): Prom
 
 /** The files of both builds next to a module, or undefined. */
 export async function filesBeside(module: string | undefined, name: string): Promise<WasmFiles | undefined> {
-  const [relaxed, simd128] = await Promise.all(
-    ['relaxed', 'simd128'].map((simd) => fileBeside(module, `${name}-${simd}.wasm`)),
-  );
+  const [relaxed, simd128] = await Promise.all(['relaxed', 'simd128'].map((simd) => fileBeside(module, `${name}-${simd}.wasm`)));
   if (relaxed === undefined || simd128 === undefined) return undefined;
   return { relaxed: () => relaxed, simd128: () => simd128 };
 }
@@ -144,18 +142,14 @@ export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
 const isSource = (value: unknown): value is WasmSource =>
   typeof value === 'string' || value instanceof URL || isBytes(value) || isResponse(value) || isModule(value);
 
-const notASource = (value: unknown, argument: string, expected: string): MultiheadError =>
-  optionError(argument, `a ${expected}`, describe(value));
+const notASource = (value: unknown, argument: string, expected: string): MultiheadError => optionError(argument, `a ${expected}`, describe(value));
 
 /** Returns boolean, not a type predicate: TypeScript declares Module without members, so any object would match. */
-const isModule = (source: unknown): boolean =>
-  typeof WebAssembly === 'object' && source instanceof WebAssembly.Module;
+const isModule = (source: unknown): boolean => typeof WebAssembly === 'object' && source instanceof WebAssembly.Module;
 
-const isBytes = (source: unknown): source is BufferSource =>
-  isArrayBuffer(source) || ArrayBuffer.isView(source);
+const isBytes = (source: unknown): source is BufferSource => isArrayBuffer(source) || ArrayBuffer.isView(source);
 
-const isResponse = (source: unknown): source is Response =>
-  typeof Response === 'function' && source instanceof Response;
+const isResponse = (source: unknown): source is Response => typeof Response === 'function' && source instanceof Response;
 
 /** Hashes of one algorithm, separated by spaces, like the `integrity` of fetch(). */
 const hashes = /^\s*sha(256|384|512)-\S+(\s+sha\1-\S+)*\s*$/;
@@ -235,22 +229,15 @@ async function compile(bytes: BufferSource, named: WasmName): Promise<CompiledWa
 }
 
 /** A scheme has at least two letters: "C:" is a Windows drive. */
-const schemeOf = (address: string): string | undefined =>
-  /^([a-z][a-z0-9+.-]+):/i.exec(address)?.[1]?.toLowerCase();
+const schemeOf = (address: string): string | undefined => /^([a-z][a-z0-9+.-]+):/i.exec(address)?.[1]?.toLowerCase();
 
 /** Node's file system if the address is one of its files: a path, or a file: URL; else undefined. */
-export const filesOf = (address: string): FileSystem | undefined =>
-  ['file', undefined].includes(schemeOf(address)) ? nodeFiles() : undefined;
+export const filesOf = (address: string): FileSystem | undefined => (['file', undefined].includes(schemeOf(address)) ? nodeFiles() : undefined);
 
 /** Converts an address to an argument that node:fs accepts: a path or a file: URL. */
-export const pathOf = (address: string): string | URL =>
-  schemeOf(address) === 'file' ? new URL(address) : address;
+export const pathOf = (address: string): string | URL => (schemeOf(address) === 'file' ? new URL(address) : address);
 
-async function readAddress(
-  named: WasmName,
-  signal: AbortSignal | undefined,
-  progress: Progress,
-): Promise<BufferSource> {
+async function readAddress(named: WasmName, signal: AbortSignal | undefined, progress: Progress): Promise<BufferSource> {
   const { name } = named;
   try {
     const files = filesOf(name);
@@ -299,11 +286,8 @@ async function readResponse(response: Response, named: WasmName, progress: Progr
 
 /** Returns the reason if the bytes lack the WebAssembly magic number; undefined if they have it. */
 function notWasm(source: BufferSource): string | undefined {
-  const bytes = ArrayBuffer.isView(source)
-    ? new Uint8Array(source.buffer, source.byteOffset, source.byteLength)
-    : new Uint8Array(source);
-  if (bytes[0] === 0 && bytes[1] === 0x61 && bytes[2] === 0x73 && bytes[3] === 0x6d)
-    return undefined;
+  const bytes = ArrayBuffer.isView(source) ? new Uint8Array(source.buffer, source.byteOffset, source.byteLength) : new Uint8Array(source);
+  if (bytes[0] === 0 && bytes[1] === 0x61 && bytes[2] === 0x73 && bytes[3] === 0x6d) return undefined;
   const page = bytes[0] === 0x3c ? '; it starts with "<", like an HTML page' : '';
   return `this is not a WebAssembly file (${bytes.length} bytes${page})`;
 }

@@ -20,9 +20,7 @@ async function unpack(base64: string): Promise<ArrayBuffer> {
       argument: 'wasm',
       expected: 'an engine with DecompressionStream (browsers since 2023, Node 20)',
       got: 'an engine without it',
-      message:
-        'multihead/inline needs DecompressionStream, which this engine lacks: ' +
-        'use "multihead", or give load() the .wasm',
+      message: 'multihead/inline needs DecompressionStream, which this engine lacks: use "multihead", or give load() the .wasm',
     });
   }
   const text = atob(base64);

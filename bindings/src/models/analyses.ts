@@ -115,7 +115,8 @@ export class Analyses implements ModelAnalyses {
     const { layers, top = 5, tokens = [], logits = false, ...options } = readOptions(given, lensNames, 'lens');
     const { numLayers, vocabSize } = this.#engine.info;
     const chosen = layers === undefined ? Array.from({ length: numLayers + 1 }, (_, at) => at) : checkPlaces(layers, 'layers', numLayers + 1);
-    if (!(Number.isInteger(top) && top >= 0 && top <= Math.min(mostTop, vocabSize))) throw optionError('top', `0 to ${Math.min(mostTop, vocabSize)}`, describe(top));
+    if (!(Number.isInteger(top) && top >= 0 && top <= Math.min(mostTop, vocabSize)))
+      throw optionError('top', `0 to ${Math.min(mostTop, vocabSize)}`, describe(top));
     if (!Array.isArray(tokens)) throw optionError('tokens', 'an array of tokens', describe(tokens));
     const wanted = entriesOf(tokens, 'tokens').map((token, at) => checkToken(token, `tokens[${at}]`, vocabSize));
     checkFlag(logits, 'logits');
@@ -188,7 +189,10 @@ export class Analyses implements ModelAnalyses {
       throw optionError('texts', 'an array of texts or of token ids, not empty', describe(texts));
     }
     const begin = this.#checkSweep(options, 'ablate');
-    const inputs = await this.#inputs(entriesOf(texts, 'texts').map((text, at) => [text, `texts[${at}]`]), options);
+    const inputs = await this.#inputs(
+      entriesOf(texts, 'texts').map((text, at) => [text, `texts[${at}]`]),
+      options,
+    );
     const resolved = await this.#resolved(read);
     const ids = Int32Array.from(inputs.flatMap(({ batch }) => [...batch.ids]));
     const all = { batch: { ids, batch: 1, tokens: ids.length as Count }, headScales: inputs[0]?.headScales } as const;
@@ -211,7 +215,10 @@ export class Analyses implements ModelAnalyses {
   }
 
   /** Inputs, copied before the first `await`. */
-  async #inputs(given: readonly (readonly [input: unknown, argument: string])[], { headScales, addSpecialTokens }: AnalysisOptions): Promise<core.Input[]> {
+  async #inputs(
+    given: readonly (readonly [input: unknown, argument: string])[],
+    { headScales, addSpecialTokens }: AnalysisOptions,
+  ): Promise<core.Input[]> {
     const { numLayers, numHeads } = this.#engine.info;
     const scales = checkScales(headScales, numLayers * numHeads);
     const reading = given.map(([input, argument]) => this.#sequence(input, argument, { addSpecialTokens }));
@@ -226,7 +233,13 @@ export class Analyses implements ModelAnalyses {
   }
 
   async #pair(clean: unknown, corrupt: unknown, options: AnalysisOptions): Promise<[clean: core.Input, corrupt: core.Input]> {
-    return (await this.#inputs([[clean, 'clean'], [corrupt, 'corrupt']], options)) as [core.Input, core.Input];
+    return (await this.#inputs(
+      [
+        [clean, 'clean'],
+        [corrupt, 'corrupt'],
+      ],
+      options,
+    )) as [core.Input, core.Input];
   }
 
   /** The numbers of a site and a way to divide it in the core. */
@@ -264,7 +277,10 @@ export class Analyses implements ModelAnalyses {
     return { resolved: { ...resolved, slopes }, value };
   }
 
-  #pairResults({ clean, corrupt, parts: count, values }: { clean: number; corrupt: number; parts: number; values: ModelArray['data'] }, more: readonly number[] = []): PairResults {
+  #pairResults(
+    { clean, corrupt, parts: count, values }: { clean: number; corrupt: number; parts: number; values: ModelArray['data'] },
+    more: readonly number[] = [],
+  ): PairResults {
     return { clean, corrupt, values: { shape: [this.#engine.info.numLayers, count, ...more], data: values } };
   }
 

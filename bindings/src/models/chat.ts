@@ -47,7 +47,8 @@ export async function renderChat({ template, config }: ChatFiles, messages: read
   let source: unknown = template ?? settings['chat_template'];
   // Several have names.
   if (Array.isArray(source)) source = source.find((each) => isObject(each) && each['name'] === 'default')?.template;
-  if (typeof source !== 'string') throw refuse('a chat template in the folder: chat_template.jinja, or chat_template in tokenizer_config.json', 'neither');
+  if (typeof source !== 'string')
+    throw refuse('a chat template in the folder: chat_template.jinja, or chat_template in tokenizer_config.json', 'neither');
   const { Template } = await importPeer(() => import('@huggingface/jinja'), '@huggingface/jinja', 'prompt', refuse);
   const tokens = Object.entries(settings).flatMap(([name, token]) => {
     const text = isObject(token) ? token['content'] : token;

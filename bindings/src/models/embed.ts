@@ -20,8 +20,7 @@ const embedNames = {
 /** Most tokens of a batch, padding included, unless it is one longer text. */
 const mostBatchTokens = 4096;
 
-const refuse = (argument: string, expected: string, got: unknown): MultiheadError =>
-  optionError(argument, expected, describe(got));
+const refuse = (argument: string, expected: string, got: unknown): MultiheadError => optionError(argument, expected, describe(got));
 
 /** The text that stands before every text. Throws `E_OPTION`. */
 function promptOf({ prompts }: ModelParts, { poolsPrompt }: ModelInfo, text: unknown, name: unknown): string {
@@ -32,7 +31,8 @@ function promptOf({ prompts }: ModelParts, { poolsPrompt }: ModelInfo, text: unk
   if (text === undefined && chosen !== undefined) {
     prompt = typeof chosen === 'string' ? prompts.get(`prompts.${chosen}`) : undefined;
     const known = [...prompts.keys()].flatMap((path) => (path.startsWith('prompts.') ? [path.slice(8)] : []));
-    if (typeof prompt !== 'string') throw refuse('promptName', known.length > 0 ? `one of ${known.join(', ')}` : 'none: the folder has no prompts', chosen);
+    if (typeof prompt !== 'string')
+      throw refuse('promptName', known.length > 0 ? `one of ${known.join(', ')}` : 'none: the folder has no prompts', chosen);
   }
   if (prompt !== '' && !poolsPrompt) throw refuse('prompt', 'none: include_prompt is false in the pooling of the folder', prompt);
   return prompt as string;
@@ -96,7 +96,9 @@ export async function embed(
   const most = limit || Infinity;
   const nameOf = (at: number): string => (isOne ? 'inputs' : `inputs[${at}]`);
   // Copied before the first await: the caller may change its arrays after the call.
-  const checked = entriesOf(inputs, 'inputs').map((input, at) => (typeof input === 'string' ? input : checkIds(input, nameOf(at), info.vocabSize, textOrIds)));
+  const checked = entriesOf(inputs, 'inputs').map((input, at) =>
+    typeof input === 'string' ? input : checkIds(input, nameOf(at), info.vocabSize, textOrIds),
+  );
   if (checked.length === 0) return [];
   const tokenizer = checked.some((input) => typeof input === 'string') ? await parts.findTokenizer() : undefined;
   let turn = performance.now();

@@ -221,7 +221,7 @@ export function cleanPath(path: string): string | undefined {
 async function readWhole(name: string, { size, read }: Bytes, most: number): Promise<Uint8Array<ArrayBuffer>> {
   const parts: Uint8Array<ArrayBuffer>[] = [];
   const piece = size ?? 2 ** 20;
-  for (let length = 0; length <= most; ) {
+  for (let length = 0; length <= most;) {
     if (piece > most) break;
     const part = await read(length, piece);
     parts.push(part);

@@ -43,7 +43,11 @@ function diskStore(files: FileSystem): Store {
   const base = environment('XDG_CACHE_HOME') || `${environment('HOME') || environment('USERPROFILE') || '.'}/.cache`;
   const at = (key: string): string => `${base}/multihead/${key.replace(/^\w+:\/+/, '').replace(/[^\w./%~-]/g, '_')}`;
   return {
-    get: (key) => files.readFile(at(key)).then((bytes) => new Blob([bytes]), () => undefined),
+    get: (key) =>
+      files.readFile(at(key)).then(
+        (bytes) => new Blob([bytes]),
+        () => undefined,
+      ),
     async put(key, bytes) {
       const path = at(key);
       await files.mkdir(path.slice(0, path.lastIndexOf('/')), { recursive: true });
@@ -182,7 +186,7 @@ function hubFolder(name: string, revision: string, host: string, { local, signal
       const read = async (offset: number, count: number): Promise<Uint8Array<ArrayBuffer>> => {
         const end = Math.min(offset + count, size);
         const parts: Blob[] = [];
-        for (let from = offset; from < end; ) {
+        for (let from = offset; from < end;) {
           const begin = Math.floor(from / keptBytes);
           if (begin !== current) piece = await store.get(key + (current = begin));
           const part = piece?.slice(from - begin * keptBytes, end - begin * keptBytes);
@@ -216,7 +220,10 @@ export async function findFolder(source: ModelSource, options: HubOptions): Prom
   const address = typeof source === 'string' || source instanceof URL ? String(source) : undefined;
   const files = address === undefined ? undefined : filesOf(address);
   if (address !== undefined && hubName.test(address)) {
-    const isThere = await files?.access(pathOf(address)).then(() => true, () => false);
+    const isThere = await files?.access(pathOf(address)).then(
+      () => true,
+      () => false,
+    );
     if (!isThere) return hubFolder(address, revision, host, options);
   }
   const folder = folderOf(source, signal);

@@ -46,7 +46,14 @@ import { encodeText, textOf } from './tokenizer.js';
 import { makeTrainer, WasmModelTrainer } from './trainer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
-const inputNames = { pair: plain, addSpecialTokens: plain, tokenTypes: plain, pixels: plain, headScales: plain, edits: plain } satisfies Names<InputOptions>;
+const inputNames = {
+  pair: plain,
+  addSpecialTokens: plain,
+  tokenTypes: plain,
+  pixels: plain,
+  headScales: plain,
+  edits: plain,
+} satisfies Names<InputOptions>;
 const encodeNames = { addSpecialTokens: plain } satisfies Names<EncodeOptions>;
 
 const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOptions>;
@@ -60,7 +67,8 @@ export let insideOf: (model: unknown) => { readonly engine: ModelEngine; readonl
 export class OpenedModel implements Model {
   static {
     insideOf = (model) => {
-      if (typeof model !== 'object' || model === null || !(#engine in model)) throw optionError('model', 'one that openModel() has opened', describe(model));
+      if (typeof model !== 'object' || model === null || !(#engine in model))
+        throw optionError('model', 'one that openModel() has opened', describe(model));
       return { engine: model.#engine, parts: model.#parts };
     };
   }
@@ -103,10 +111,7 @@ export class OpenedModel implements Model {
     this.#engine.dispose();
   }
 
-  async encode(
-    text: string | readonly ChatMessage[],
-    given: EncodeOptions = {},
-  ): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
+  async encode(text: string | readonly ChatMessage[], given: EncodeOptions = {}): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
     const options = readOptions(given, encodeNames, 'encode');
     const checked = isChat(text) ? checkChat(text) : checkText(text, 'text');
     this.#engine.assertLive();
@@ -186,7 +191,8 @@ export class OpenedModel implements Model {
     const { capture, logits = 'all', headScales, ...inputs } = readOptions(given, runNames, 'run');
     const wanted = checkChoice(logits, ['all', 'last', 'none'], 'logits');
     const { output } = this.info;
-    if (wanted === 'last' && output !== 'languageModel') throw optionError('logits', '"all" or "none" for a model that is no language model', '"last"');
+    if (wanted === 'last' && output !== 'languageModel')
+      throw optionError('logits', '"all" or "none" for a model that is no language model', '"last"');
     const scales = this.#scales(headScales);
     const places = readPlaces(capture, 'capture', this.#engine, true);
     const batch = await this.#read(input, inputs);

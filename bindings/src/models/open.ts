@@ -79,7 +79,11 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, ...loading } = readOptions(given, openNames, 'openModel');
+    const { weights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, ...loading } = readOptions(
+      given,
+      openNames,
+      'openModel',
+    );
     const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
     checkCallback(onProgress, 'onProgress');

@@ -25,8 +25,7 @@ const isText = (text: string | Absent): text is string => typeof text === 'strin
 export async function readSettings(folder: Folder, signal: AbortSignal | undefined): Promise<FolderSettings> {
   const settings: Settings = new Map();
   const read = (name: string): Promise<string | Absent> => readText(folder, name, signal);
-  const filesIn = (base: string) =>
-    Promise.all(['config.json', ...settingsFiles.map(([name]) => name)].map((name) => read(base + name)));
+  const filesIn = (base: string) => Promise.all(['config.json', ...settingsFiles.map(([name]) => name)].map((name) => read(base + name)));
   const pooling = '1_Pooling/config.json';
   const modules = 'modules.json';
   const file = 'config_sentence_transformers.json';

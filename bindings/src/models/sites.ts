@@ -56,7 +56,8 @@ function checkBelow(value: unknown, argument: string, end: number): number {
 }
 
 /** The number of a site in the core. */
-export const siteOf = (value: unknown, argument: string): Place['site'] => siteNames.indexOf(checkChoice(value as Site, siteNames, argument)) as Place['site'];
+export const siteOf = (value: unknown, argument: string): Place['site'] =>
+  siteNames.indexOf(checkChoice(value as Site, siteNames, argument)) as Place['site'];
 
 function readPlace(given: Capture, argument: string, info: ModelInfo): Place {
   const site = siteOf(given.site, `${argument}.site`);

@@ -13,7 +13,13 @@ import { asParameter, inFileOrder, tensorOf } from '../safetensors/read.js';
 import { openHeader } from '../safetensors/source.js';
 import type { PlatformAbortSignal } from '../types/platform.js';
 import type { ModelArray, ModelSource, SessionEdit, Site } from '../types/models.js';
-import type { OpenSparseAutoencoder, OpenSparseAutoencoderOptions, Rows, SparseAutoencoder, SparseAutoencoderInfo } from '../types/sparse_autoencoder.js';
+import type {
+  OpenSparseAutoencoder,
+  OpenSparseAutoencoderOptions,
+  Rows,
+  SparseAutoencoder,
+  SparseAutoencoderInfo,
+} from '../types/sparse_autoencoder.js';
 import { flatten, parseObject, type Settings } from './config.js';
 import { cleanPath, type Folder, isAbsent, missingFile, readText } from './folder.js';
 import { findFolder } from './hub.js';
@@ -77,7 +83,12 @@ function readConfig(text: string): Config {
 }
 
 /** Reads tensors of these shapes as floats, and `scaling_factor` if it is there. Throws `E_FORMAT`, `E_LOAD`, `E_MEMORY`. */
-async function readTensors(folder: Folder, name: string, shapes: Readonly<Record<string, readonly number[]>>, signal: PlatformAbortSignal | undefined): Promise<Map<string, Float32Array>> {
+async function readTensors(
+  folder: Folder,
+  name: string,
+  shapes: Readonly<Record<string, readonly number[]>>,
+  signal: PlatformAbortSignal | undefined,
+): Promise<Map<string, Float32Array>> {
   const file = await folder.open(name);
   if (isAbsent(file)) throw await missingFile(folder, name, file);
   try {
@@ -165,7 +176,8 @@ async function readWeights(folder: Folder, name: string, { info, byNorms }: Conf
   const encoder = onJavaScriptHeap(4 * rows * width, 'W_enc', () => new Float32Array(rows * width));
   for (let first = 0; first < features; first += 16) {
     // 16 floats of a row of the file are one cache line.
-    for (let i = 0; i < width; i += 1) for (let f = first; f < Math.min(first + 16, features); f += 1) encoder[f * width + i] = given[i * features + f] as number;
+    for (let i = 0; i < width; i += 1)
+      for (let f = first; f < Math.min(first + 16, features); f += 1) encoder[f * width + i] = given[i * features + f] as number;
   }
   const [bias, gate, gain] = own.map((each) => tensors.get(each)) as [Float32Array, Float32Array?, Float32Array?];
   const decoder = tensors.get('W_dec') as Float32Array;
@@ -247,7 +259,10 @@ class Autoencoder implements SparseAutoencoder {
         if (feature !== 0) for (let i = 0; i < width; i += 1) sums[i] = (sums[i] as number) + feature * (decoder[f * width + i] as number);
       });
       const { shift, factor } = scaleOf(scaled?.data.subarray(at * width, (at + 1) * width) ?? decoderBias, norm);
-      rows.set(sums.map((sum) => sum * factor + shift), at * width);
+      rows.set(
+        sums.map((sum) => sum * factor + shift),
+        at * width,
+      );
     }
     return { shape: [...leading, width], data: rows };
   }
@@ -283,7 +298,14 @@ class Autoencoder implements SparseAutoencoder {
   }
 }
 
-const openNames = { path: plain, revision: plain, host: plain, local: plain, onFetch: plain, signal: plain } satisfies Names<OpenSparseAutoencoderOptions>;
+const openNames = {
+  path: plain,
+  revision: plain,
+  host: plain,
+  local: plain,
+  onFetch: plain,
+  signal: plain,
+} satisfies Names<OpenSparseAutoencoderOptions>;
 
 /** See {@link OpenSparseAutoencoder}. */
 export const openSparseAutoencoder: OpenSparseAutoencoder = (source, options) => open(source, options);

@@ -29,7 +29,8 @@ export async function importPeer<T>(load: () => Promise<T>, name: string, argume
   try {
     return await load();
   } catch (cause) {
-    if ((Object(cause) as { code?: unknown }).code === 'ERR_MODULE_NOT_FOUND') throw absent(`the package ${name} (npm install ${name})`, 'none', cause);
+    if ((Object(cause) as { code?: unknown }).code === 'ERR_MODULE_NOT_FOUND')
+      throw absent(`the package ${name} (npm install ${name})`, 'none', cause);
     const got = cause instanceof Error ? cause.message : String(cause);
     throw new MultiheadError('E_LOAD', { argument, expected: `the package ${name}`, got, cause });
   }

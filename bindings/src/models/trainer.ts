@@ -63,10 +63,13 @@ export class WasmModelTrainer extends StepTrainer<BatchOptions> implements Model
   async batchOf(texts: string | readonly ModelInput[]): Promise<ModelBatch> {
     this.assertLive();
     const given = typeof texts === 'string' ? [texts] : texts;
-    if (!Array.isArray(given) || given.length === 0) throw optionError('texts', 'a text, or an array of texts and arrays of token ids, not empty', describe(texts));
+    if (!Array.isArray(given) || given.length === 0)
+      throw optionError('texts', 'a text, or an array of texts and arrays of token ids, not empty', describe(texts));
     const batches = await Promise.all(entriesOf(given, 'texts').map((text, at) => this.#sequence(text, `texts[${at}]`)));
     const length = batches.reduce((most, { ids }) => Math.max(most, ids.length), 0);
-    const [tokens, targets] = onJavaScriptHeap(8 * batches.length * length, 'texts', () => [0, -1].map((filled) => new Int32Array(batches.length * length).fill(filled))) as [Int32Array<ArrayBuffer>, Int32Array<ArrayBuffer>];
+    const [tokens, targets] = onJavaScriptHeap(8 * batches.length * length, 'texts', () =>
+      [0, -1].map((filled) => new Int32Array(batches.length * length).fill(filled)),
+    ) as [Int32Array<ArrayBuffer>, Int32Array<ArrayBuffer>];
     batches.forEach(({ ids }, row) => {
       tokens.set(ids, row * length);
       targets.set(ids.subarray(1), row * length);

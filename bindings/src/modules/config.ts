@@ -33,9 +33,9 @@ const ropeSetting: Setting<RopeRotation | undefined> = {
 };
 
 /** The numbers that calls take too, with the defaults of calls. */
-const modelSettings = Object.fromEntries(
-  (Object.keys(modelSchema) as (keyof ModelOptions)[]).map((name) => [name, number(noOptions[name])]),
-) as { [N in keyof ModelOptions]-?: Setting<number> };
+const modelSettings = Object.fromEntries((Object.keys(modelSchema) as (keyof ModelOptions)[]).map((name) => [name, number(noOptions[name])])) as {
+  [N in keyof ModelOptions]-?: Setting<number>;
+};
 
 /** Defaults that depend on other options are undefined here. */
 export const configSchema = {
@@ -84,9 +84,7 @@ function headWidth(embedDim: Count, numHeads: Count): Count {
     argument: 'numHeads',
     expected: `a divisor of embedDim = ${embedDim}: ${choices}`,
     got: String(numHeads),
-    message:
-      `numHeads = ${numHeads} does not divide embedDim = ${embedDim}; ` +
-      `use ${choices}, or give headDim`,
+    message: `numHeads = ${numHeads} does not divide embedDim = ${embedDim}; use ${choices}, or give headDim`,
   });
 }
 
@@ -116,8 +114,7 @@ export function checkConfig(given: MultiHeadAttentionConfig) {
   };
 }
 
-const without = (argument: string, other: string): MultiheadError =>
-  optionError(argument, `none with ${other}`, 'one');
+const without = (argument: string, other: string): MultiheadError => optionError(argument, `none with ${other}`, 'one');
 
 /** Converts a checked configuration to the core's record. Throws `E_OPTION`. */
 export function moduleRecord(config: CheckedConfig, operands: Operands): wire.MultiHeadAttentionConfig {

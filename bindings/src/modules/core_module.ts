@@ -34,12 +34,7 @@ export abstract class CoreModule extends CoreObject {
   #names: ParameterNames = 0;
 
   /** Calls `write` to write the configuration into the block, and creates the module unless it is borrowed. */
-  constructor(
-    runtime: Runtime,
-    write: (operands: Operands) => void,
-    name: ModuleName,
-    borrowed?: BorrowedModule,
-  ) {
+  constructor(runtime: Runtime, write: (operands: Operands) => void, name: ModuleName, borrowed?: BorrowedModule) {
     const { raw } = runtime;
     const handle = call(runtime, (operands) => {
       write(operands);

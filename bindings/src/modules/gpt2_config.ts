@@ -27,11 +27,7 @@ export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig
     if (Array.isArray(shape) && shape.length === 2) {
       return checkShape(shape, prefix + name) as [number, number];
     }
-    throw shapeError(
-      'stateDict',
-      `a matrix ${prefix}${name}`,
-      Array.isArray(shape) ? `one of ${shape.length} extents` : missing(tensor),
-    );
+    throw shapeError('stateDict', `a matrix ${prefix}${name}`, Array.isArray(shape) ? `one of ${shape.length} extents` : missing(tensor));
   };
   const [vocabSize, embedDim] = extents('wte.weight');
   const [maxPositions] = extents('wpe.weight');

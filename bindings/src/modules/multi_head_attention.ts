@@ -25,15 +25,7 @@ import type {
 } from '../types/index.js';
 import { checkConfig, type CheckedConfig, moduleRecord } from './config.js';
 import { CoreModule } from './core_module.js';
-import {
-  backwardNames,
-  forwardNames,
-  moduleOptions,
-  notInBackward,
-  notInStep,
-  runModule,
-  stepNames,
-} from './options.js';
+import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, runModule, stepNames } from './options.js';
 import { takeStateDict } from './state_dict.js';
 
 export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAttention {
@@ -76,18 +68,13 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       return runModule(runtime, operands, {
         options,
         shapes,
-        write: (outputs, steps) =>
-          wire.moduleForward(args, { query: q, key: k, value: v }, record, outputs, steps),
+        write: (outputs, steps) => wire.moduleForward(args, { query: q, key: k, value: v }, record, outputs, steps),
         run: () => raw.moduleForward(this.handle),
       }) as unknown as ModuleResult<R, T>;
     });
   }
 
-  backward(
-    query: TensorLike | ModuleInputs,
-    dOut: TensorLike,
-    given: ModuleBackwardOptions = {},
-  ): ModuleGradients {
+  backward(query: TensorLike | ModuleInputs, dOut: TensorLike, given: ModuleBackwardOptions = {}): ModuleGradients {
     this.takeAll();
     const options = readOptions(given, backwardNames, 'backward', notInBackward);
     const inputs = inputsOf(query);
@@ -143,9 +130,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   #extents(shape: Shape): { batch: number; tokens: number } {
     const [first = 0, second = 0] = shape;
     if (shape.length < 3) return { batch: 1, tokens: first };
-    return this.config.batchFirst
-      ? { batch: first, tokens: second }
-      : { batch: second, tokens: first };
+    return this.config.batchFirst ? { batch: first, tokens: second } : { batch: second, tokens: first };
   }
 
   #callExtents(query: Shape, key: Shape): CallExtents {

@@ -5,16 +5,7 @@ import type * as wire from '../generated/wire.js';
 import { noSpan, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkFlag, type Names, checkNames, checkNumber, checkOptions, plain, without } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
-import type {
-  ForwardOptions,
-  HeadTools,
-  ModuleBackwardOptions,
-  ModuleOptions,
-  ModuleReturn,
-  Shape,
-  StepOptions,
-  Tensor,
-} from '../types/index.js';
+import type { ForwardOptions, HeadTools, ModuleBackwardOptions, ModuleOptions, ModuleReturn, Shape, StepOptions, Tensor } from '../types/index.js';
 import type { Int32, Uint32 } from '../types/wire.js';
 import { takeTrace, traceBits } from './trace.js';
 
@@ -73,16 +64,11 @@ export const noModuleOptions: Readonly<wire.ModuleOptions> = {
  * Converts the options. The names in `options` have been checked, the names in `options.heads` not. Throws `E_OPTION`,
  * `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`.
  */
-export function moduleOptions(
-  options: Omit<ForwardOptions, 'return'>,
-  operands: Operands,
-  extents: CallExtents,
-): wire.ModuleOptions {
+export function moduleOptions(options: Omit<ForwardOptions, 'return'>, operands: Operands, extents: CallExtents): wire.ModuleOptions {
   const { training = false, dropoutSeed, heads = {} } = options;
   checkOptions(heads, toolNames, 'heads');
   const { scales, skipOutProj = false, temperature = 1, scaleByEmbedDim = false } = heads;
-  const blocked = (name: 'attnMaskBlocked' | 'keyPaddingBlocked') =>
-    operands.optional(options[name], ['bool'], name);
+  const blocked = (name: 'attnMaskBlocked' | 'keyPaddingBlocked') => operands.optional(options[name], ['bool'], name);
   return {
     attention: attentionOptions(options, operands, extents),
     attnMaskBlocked: blocked('attnMaskBlocked'),
@@ -90,10 +76,7 @@ export function moduleOptions(
     keyPaddingBias: operands.optional(options.keyPaddingBias, ['f32'], 'keyPaddingBias'),
     training: checkFlag(training, 'training'),
     dropoutSeed: dropoutSeed === undefined ? noSeed : seedWords(dropoutSeed, 'dropoutSeed'),
-    headScales:
-      scales === undefined
-        ? noSpan
-        : operands.optionalSpan(scales, 'f32', 'heads.scales', extents.heads),
+    headScales: scales === undefined ? noSpan : operands.optionalSpan(scales, 'f32', 'heads.scales', extents.heads),
     skipOutProj: checkFlag(skipOutProj, 'heads.skipOutProj'),
     temperature: checkNumber(temperature, 'heads.temperature'),
     scaleByEmbedDim: checkFlag(scaleByEmbedDim, 'heads.scaleByEmbedDim'),
@@ -128,17 +111,11 @@ interface ModuleCall {
  * Runs the call. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`,
  * `E_MEMORY`.
  */
-export function runModule(
-  runtime: Runtime,
-  operands: Operands,
-  { options, shapes, write, run }: ModuleCall,
-): Result {
+export function runModule(runtime: Runtime, operands: Operands, { options, shapes, write, run }: ModuleCall): Result {
   const wanted = checkNames(options.return ?? [], moduleReturns, 'return');
   const bits = traceBits(options.trace);
   const out = operands.output(shapes.out, 'f32', 'out', options.out);
-  const [weights, meanWeights] = moduleReturns.map((name) =>
-    wanted.includes(name) ? operands.output(shapes[name], 'f32', name) : undefined,
-  );
+  const [weights, meanWeights] = moduleReturns.map((name) => (wanted.includes(name) ? operands.output(shapes[name], 'f32', name) : undefined));
   const outputs = {
     out: coreOf(out),
     weights: coreOf(weights),

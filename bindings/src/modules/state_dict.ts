@@ -38,12 +38,7 @@ function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonl
  * Pushes copies of all tensors to the core, for the next load call of a trainer, unless `check` throws. Throws
  * `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is invalid.
  */
-export function pushStateDict(
-  runtime: Runtime,
-  given: unknown,
-  operands: Operands,
-  check: (copies: ReadonlyMap<string, Operand>) => void,
-): void {
+export function pushStateDict(runtime: Runtime, given: unknown, operands: Operands, check: (copies: ReadonlyMap<string, Operand>) => void): void {
   const inputs = entriesOf(given).map(([name, tensor]): [string, Operand] => [
     name,
     operands.input(tensor, floatDTypes, argumentOf(name), parameterRanks),
@@ -89,7 +84,5 @@ export function loadStateDict(runtime: Runtime, given: unknown, operands: Operan
 
 /** Copies of the parameters that the last call listed. */
 export function takeStateDict(runtime: Runtime): Record<string, PlainTensor> {
-  return Object.fromEntries(
-    takeListed(runtime).map(({ name, shape, data }) => [name, { shape, data }]),
-  );
+  return Object.fromEntries(takeListed(runtime).map(({ name, shape, data }) => [name, { shape, data }]));
 }

@@ -35,9 +35,7 @@ export const traceNames: readonly TraceName[] = [
 
 /** The JavaScript name of a step of the core: "xKey" for "x_key". */
 const nameOf = (step: string): TraceName =>
-  step === 'per_head_output'
-    ? 'headShares'
-    : (step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName);
+  step === 'per_head_output' ? 'headShares' : (step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName);
 
 /** Converts the `trace` option to bits, bit i for traceNames[i]; throws `E_OPTION`. */
 export function traceBits(option: unknown): Uint32 {
@@ -69,9 +67,7 @@ export function readListed<T>({ raw, args }: Runtime, read: (tensor: ListedTenso
 export function takeListed(runtime: Runtime): NamedTensor[] {
   return readListed(runtime, ({ name, address, shape, byColumns }) => {
     const view = runtime.heap.view('f32', address, elements(shape));
-    const data = onJavaScriptHeap(4 * view.length, name, () =>
-      byColumns ? transposed(view, shape) : view.slice(),
-    );
+    const data = onJavaScriptHeap(4 * view.length, name, () => (byColumns ? transposed(view, shape) : view.slice()));
     return { name, shape, data };
   });
 }
@@ -96,10 +92,7 @@ export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep
 }
 
 /** Copies the steps of each layer of a transformer; the core prefixes names with the layer: "3.weights". */
-export function takeTraces(
-  runtime: Runtime,
-  layers: number,
-): Partial<Record<TraceName, TraceStep>>[] {
+export function takeTraces(runtime: Runtime, layers: number): Partial<Record<TraceName, TraceStep>>[] {
   const traces = Array.from({ length: layers }, () => ({}) as ReturnType<typeof takeTrace>);
   for (const { name: numbered, shape, data } of takeListed(runtime)) {
     const [layer = '', step = ''] = numbered.split('.');

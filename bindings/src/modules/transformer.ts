@@ -106,10 +106,10 @@ export class WasmTransformer extends CoreModule implements Transformer {
     });
   }
 
-  forward<
-    const R extends readonly TransformerReturn[] = ['logits'],
-    const T extends TraceOption = false,
-  >(tokens: Int32Array, given: TransformerOptions<R, T> = {}): TransformerResult<R, T> {
+  forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
+    tokens: Int32Array,
+    given: TransformerOptions<R, T> = {},
+  ): TransformerResult<R, T> {
     this.ready();
     const options = readOptions(given, modelNames, 'forward', notInForward);
     const { raw } = this.runtime;
@@ -118,10 +118,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
     return this.#call(tokens, options, { batch, before: 0, run }) as TransformerResult<R, T>;
   }
 
-  step<
-    const R extends readonly TransformerReturn[] = ['logits'],
-    const T extends TraceOption = false,
-  >(
+  step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     cache: TransformerCache,
     given: TransformerStepOptions<R, T> = {},
@@ -155,9 +152,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
       const logits = wanted.includes('logits')
         ? operands.output([batch, queries, config.numReadouts * config.vocabSize], 'f32', 'out', options.out)
         : undefined;
-      const hidden = wanted.includes('hidden')
-        ? operands.output([numLayers, batch, queries, embedDim], 'f32', 'hidden')
-        : undefined;
+      const hidden = wanted.includes('hidden') ? operands.output([numLayers, batch, queries, embedDim], 'f32', 'hidden') : undefined;
       const outputs = { logits: coreOf(logits), hidden: coreOf(hidden) };
       wire.transformer(runtime.args, span, batch, record, outputs, bits);
       operands.run(run);

@@ -104,9 +104,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       const wanted = checkNames(options.return ?? [], blockReturns, 'return');
       const bits = traceBits(options.trace);
       const output = operands.output(input.shape, 'f32', 'out', options.out);
-      const attentionOut = wanted.includes('attentionOut')
-        ? operands.output(input.shape, 'f32', 'attentionOut')
-        : undefined;
+      const attentionOut = wanted.includes('attentionOut') ? operands.output(input.shape, 'f32', 'attentionOut') : undefined;
       const outputs = { out: coreOf(output), attentionOut: coreOf(attentionOut) };
       wire.block(runtime.args, input, record, outputs, bits);
       operands.run(run);
@@ -118,12 +116,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     });
   }
 
-  #options(
-    options: Omit<ForwardOptions, 'return'>,
-    [batch = 0, queries = 0]: Shape,
-    before: number,
-    operands: Operands,
-  ): wire.ModuleOptions {
+  #options(options: Omit<ForwardOptions, 'return'>, [batch = 0, queries = 0]: Shape, before: number, operands: Operands): wire.ModuleOptions {
     const { numHeads: heads, headDim: width } = this.config;
     const extents = { batch, heads, queries, keys: before + queries, width };
     return moduleOptions(options, operands, extents);

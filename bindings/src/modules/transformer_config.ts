@@ -22,8 +22,7 @@ import type { Count } from '../types/wire.js';
 import { checkConfig, type CheckedConfig, configSchema, moduleRecord } from './config.js';
 
 /** A configuration whose widths and counts have been checked. */
-export type CheckedBlockConfig = TransformerBlock['config'] &
-  Omit<CheckedConfig, keyof typeof elsewhere> & { readonly mlpDim: Count | undefined };
+export type CheckedBlockConfig = TransformerBlock['config'] & Omit<CheckedConfig, keyof typeof elsewhere> & { readonly mlpDim: Count | undefined };
 export type CheckedModelConfig = Transformer['config'] &
   CheckedBlockConfig &
   Readonly<Record<'numLayers' | 'vocabSize' | 'numReadouts', Count>> & { readonly maxPositions: Count | undefined };
@@ -113,24 +112,17 @@ export function modelRecord(config: CheckedModelConfig, operands: Operands): wir
 }
 
 /** Converts a naming scheme to its number in the core. Throws `E_OPTION`. */
-export const namesCode = (names: unknown = 'torch'): ParameterNamesCode =>
-  parameterNames[checkChoice(names, namings, 'names')];
+export const namesCode = (names: unknown = 'torch'): ParameterNamesCode => parameterNames[checkChoice(names, namings, 'names')];
 
 /** Returns the number of the naming scheme, and the tensors of `dict` that the core needs. Throws `E_OPTION`. */
-export function toLoad(
-  dict: StateDict,
-  options: LoadStateDictOptions,
-  tiedOutput: boolean,
-): { names: ParameterNamesCode; dict: StateDict } {
+export function toLoad(dict: StateDict, options: LoadStateDictOptions, tiedOutput: boolean): { names: ParameterNamesCode; dict: StateDict } {
   const { names = 'torch' } = readOptions(options, { names: plain }, 'loadStateDict');
   const code = namesCode(names);
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
   // Skip these tensors, which the core would ignore: they may be large, and copying them costs memory.
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';
   const entries = Object.entries(dict).filter(
-    ([name]) =>
-      !(names === 'gpt2' && /(^|\.)attn\.(masked_)?bias$/.test(name)) &&
-      !(tiedOutput && name === output),
+    ([name]) => !(names === 'gpt2' && /(^|\.)attn\.(masked_)?bias$/.test(name)) && !(tiedOutput && name === output),
   );
   return { names: code, dict: Object.fromEntries(entries) };
 }

@@ -142,8 +142,7 @@ function propertiesOf(value: object): Record<string, unknown> {
 
 type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
 
-const isShared = (numbers: Numbers): boolean =>
-  typeof SharedArrayBuffer === 'function' && numbers.buffer instanceof SharedArrayBuffer;
+const isShared = (numbers: Numbers): boolean => typeof SharedArrayBuffer === 'function' && numbers.buffer instanceof SharedArrayBuffer;
 
 function copiedForOne(own: Numbers, transfer: ArrayBuffer[], transferred: readonly ArrayBufferLike[]): Numbers {
   if (own.length === 0 || isShared(own) || transferred.includes(own.buffer)) return own;

@@ -90,12 +90,7 @@ function outDTypeOf(out: unknown) {
 }
 
 /** Cuts a call into pieces for `workers`, which may be fewer than the pool has. */
-export function piecesOf(
-  core: PoolCore,
-  { parts, q, k }: DividedCall,
-  options: AttentionOptions,
-  workers: number,
-): WorkRange[][] {
+export function piecesOf(core: PoolCore, { parts, q, k }: DividedCall, options: AttentionOptions, workers: number): WorkRange[][] {
   const [, heads = 0, queries = 0] = q.shape;
   const [, numKvHeads = 0, keys = 0] = k.shape;
   if (parts.heads === 0 || queries === 0) return [];
@@ -149,8 +144,7 @@ function makePart(
     const [, , rows = 0, width = 0] = numbers.shape;
     return place(numbers, first * rows * width, end * rows * width);
   };
-  const whole = (numbers: Numbers | undefined): SentTensor | undefined =>
-    numbers && place(numbers, 0, elements(numbers.shape));
+  const whole = (numbers: Numbers | undefined): SentTensor | undefined => numbers && place(numbers, 0, elements(numbers.shape));
   const part: PartCall = {
     q: headsOf(operands.q, firstHead * group, endHead * group),
     k: headsOf(operands.k, firstHead, endHead),

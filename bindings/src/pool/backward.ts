@@ -3,15 +3,7 @@
 
 import { attentionInputs } from '../attention/attention.js';
 import { backwardNames, elsewhereThanBackward, wholeCall } from '../attention/backward.js';
-import {
-  giveVectors,
-  inputNames,
-  noGradients,
-  readResults,
-  tensorNames,
-  type TensorName,
-  wantedGradients,
-} from '../attention/gradients.js';
+import { giveVectors, inputNames, noGradients, readResults, tensorNames, type TensorName, wantedGradients } from '../attention/gradients.js';
 import { attentionOptions, type CallExtents } from '../attention/options.js';
 import { alibiSlopes } from '../attention/positions.js';
 import * as wire from '../generated/wire.js';
@@ -19,14 +11,7 @@ import type { Operands, Runtime } from '../runtime/operands.js';
 import { readOptions } from '../runtime/options.js';
 import type { Numbers, ReadTensor } from '../runtime/read_tensor.js';
 import { type TypedArray } from '../runtime/typed_arrays.js';
-import type {
-  AttentionBackwardInputs,
-  AttentionBackwardOptions,
-  DType,
-  FloatDType,
-  GradientName,
-  Shape,
-} from '../types/index.js';
+import type { AttentionBackwardInputs, AttentionBackwardOptions, DType, FloatDType, GradientName, Shape } from '../types/index.js';
 import { splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
 import { sliceOfArray, withArrays } from './option_arrays.js';
@@ -120,11 +105,8 @@ export const numbersOf = (tensors: BackwardTensors): NumbersOf<BackwardTensors> 
   ) as unknown as NumbersOf<BackwardTensors>;
 
 /** Replaces `alibi: true` by the slopes of all heads, because a part has only some heads and would get other slopes. */
-export const withAllSlopes = <O extends { readonly alibi?: unknown }>(
-  runtime: Runtime,
-  options: O,
-  heads: number | undefined,
-): O => (options.alibi === true && heads !== undefined ? { ...options, alibi: alibiSlopes(runtime, heads) } : options);
+export const withAllSlopes = <O extends { readonly alibi?: unknown }>(runtime: Runtime, options: O, heads: number | undefined): O =>
+  options.alibi === true && heads !== undefined ? { ...options, alibi: alibiSlopes(runtime, heads) } : options;
 
 /** Allocates zeros for each requested gradient. */
 export function gradientsOf({ q, k, v, bias, options, wanted }: BackwardCall): Gradients {
@@ -150,26 +132,19 @@ export const runsOf = (core: PoolCore, { batches, kvHeads, operations }: wire.Ba
  * Divides the call into `runs` runs of heads with about equal work. A run that starts or ends inside a batch entry
  * becomes two or three tiles, and each tile is one piece.
  */
-export function backwardPieces(
-  core: PoolCore,
-  call: BackwardCall,
-  results: Gradients,
-  parts: wire.BackwardParts,
-  runs: number,
-): Piece[] {
+export function backwardPieces(core: PoolCore, call: BackwardCall, results: Gradients, parts: wire.BackwardParts, runs: number): Piece[] {
   const [batch = 0, kvHeads = 0] = call.k.shape;
   const together = { batches: parts.batches < batch, heads: parts.kvHeads < kvHeads };
   const tiles = tilesOf([batch, kvHeads], together, runs);
   return tiles.map((tile) => pieceOfTile(core, call, results, tile, parts.jobs));
 }
 
-function tilesOf(
-  [batch, kvHeads]: readonly [number, number],
-  together: { batches: boolean; heads: boolean },
-  parts: number,
-): HeadTile[] {
+function tilesOf([batch, kvHeads]: readonly [number, number], together: { batches: boolean; heads: boolean }, parts: number): HeadTile[] {
   const runs = (items: number): Range[] => {
-    const ends = cutEvenly(Array.from({ length: items }, () => 1), parts);
+    const ends = cutEvenly(
+      Array.from({ length: items }, () => 1),
+      parts,
+    );
     return ends.map((end, index) => [ends[index - 1] ?? 0, end]);
   };
   const all = { batches: [0, batch], kvHeads: [0, kvHeads] } as const;
@@ -177,7 +152,7 @@ function tilesOf(
   if (together.batches) return runs(kvHeads).map((of) => ({ ...all, kvHeads: of }));
   return runs(batch * kvHeads).flatMap(([first, end]) => {
     const tiles: HeadTile[] = [];
-    for (let at = first; at < end; ) {
+    for (let at = first; at < end;) {
       const [entry, head] = [Math.floor(at / kvHeads), at % kvHeads];
       const whole = head === 0 ? Math.floor((end - at) / kvHeads) : 0;
       const endHead = whole > 0 ? kvHeads : Math.min(kvHeads, head + end - at);
@@ -188,13 +163,7 @@ function tilesOf(
   });
 }
 
-function pieceOfTile(
-  core: PoolCore,
-  call: BackwardCall,
-  results: Gradients,
-  { batches, kvHeads }: HeadTile,
-  jobs: number,
-): Piece {
+function pieceOfTile(core: PoolCore, call: BackwardCall, results: Gradients, { batches, kvHeads }: HeadTile, jobs: number): Piece {
   const group = (call.q.shape[1] as number) / (call.k.shape[1] as number);
   const heads: Range = [kvHeads[0] * group, kvHeads[1] * group];
   const headsOf = (tensor: Numbers) => sliceOf(tensor, batches, heads);
@@ -203,8 +172,7 @@ function pieceOfTile(
     ...{ out: headsOf(call.out), lse: headsOf(call.lse), dOut: headsOf(call.dOut) },
   };
   /** Ranges of the piece in a tensor that broadcasts over all scores (mask or bias). */
-  const rangesOf = ({ shape }: Numbers): Range[] =>
-    shape.length === 2 ? [] : [shape[0] === 1 ? [0, 1] : batches, shape[1] === 1 ? [0, 1] : heads];
+  const rangesOf = ({ shape }: Numbers): Range[] => (shape.length === 2 ? [] : [shape[0] === 1 ? [0, 1] : batches, shape[1] === 1 ? [0, 1] : heads]);
   const scoresOf = (tensor: Numbers | undefined) => tensor && sliceOf(tensor, ...rangesOf(tensor));
   const options = optionsOf(call, { batches, heads });
   return pieceOf(
@@ -230,13 +198,9 @@ function pieceOfTile(
 }
 
 /** Selects the options of some batch entries and query heads, without mask and bias. */
-function optionsOf(
-  { q, k, options, wanted }: BackwardCall,
-  { batches, heads }: { batches: Range; heads: Range },
-): AttentionBackwardOptions {
+function optionsOf({ q, k, options, wanted }: BackwardCall, { batches, heads }: { batches: Range; heads: Range }): AttentionBackwardOptions {
   const { mask: _, bias: __, out: ___, ...others } = options;
-  const positions = (given: TypedArray, tokens: number) =>
-    given.length === tokens ? given : sliceOfArray(given, batches, tokens);
+  const positions = (given: TypedArray, tokens: number) => (given.length === tokens ? given : sliceOfArray(given, batches, tokens));
   const sliced = withArrays(others, {
     batch: (array) => sliceOfArray(array, batches),
     heads: (array) => sliceOfArray(array, heads),

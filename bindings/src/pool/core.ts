@@ -49,10 +49,7 @@ export interface PoolSettings {
   readonly grace: Grace;
 }
 
-const abandonedPools =
-  typeof FinalizationRegistry === 'function'
-    ? new FinalizationRegistry<Workers>((workers) => workers.dispose())
-    : undefined;
+const abandonedPools = typeof FinalizationRegistry === 'function' ? new FinalizationRegistry<Workers>((workers) => workers.dispose()) : undefined;
 const abandonedObjects =
   typeof FinalizationRegistry === 'function'
     ? new FinalizationRegistry<{ all: Workers; workers: readonly PoolWorker[]; id: number }>(({ all, workers, id }) =>
@@ -192,9 +189,7 @@ export class PoolCore {
     const gone = workers.find(({ state }) => state === 'gone');
     if (gone !== undefined) throw lostObject(gone.end);
     const control = new SharedArrayBuffer(4 * (members + 1));
-    const sent = workers.map((worker, rank) =>
-      this.send(name, { task, transfer, worker, team: { rank, members, control, sharedBlock } }, signal),
-    );
+    const sent = workers.map((worker, rank) => this.send(name, { task, transfer, worker, team: { rank, members, control, sharedBlock } }, signal));
     return (await firstResult(sent)).value;
   }
 
@@ -251,13 +246,7 @@ export class PoolCore {
     return handle;
   }
 
-  async #made(
-    name: string,
-    handle: Handle,
-    task: ObjectTask,
-    transfer: ArrayBuffer[],
-    { signal }: CallOptions,
-  ): Promise<Made> {
+  async #made(name: string, handle: Handle, task: ObjectTask, transfer: ArrayBuffer[], { signal }: CallOptions): Promise<Made> {
     try {
       return { handle, properties: await this.#sendToAll(name, handle, task, transfer, signal) };
     } catch (error) {

@@ -15,11 +15,7 @@ const arraysIn = (entry: Entry | undefined): Known | undefined =>
   entry?.inner !== undefined && Object.values(entry.inner).some(isArrayEntry) ? entry.inner : undefined;
 
 /** Copies options, with `replace` applied to each value that belongs to an axis, except true and false. */
-function replaced<T extends object>(
-  options: T,
-  known: Known,
-  replace: (value: unknown, entry: ArrayEntry) => unknown,
-): T {
+function replaced<T extends object>(options: T, known: Known, replace: (value: unknown, entry: ArrayEntry) => unknown): T {
   const entries = Object.entries(options).map(([name, value]) => {
     const entry = Object.hasOwn(known, name) ? known[name] : undefined;
     if (value === undefined || typeof value === 'boolean') return [name, value];
@@ -32,10 +28,7 @@ function replaced<T extends object>(
 }
 
 /** Copies checked options, with the arrays of each axis in `replace` replaced. */
-export const withArrays = <T extends Partial<MaskOptions>>(
-  options: T,
-  replace: { readonly [A in Axis]?: (array: TypedArray) => TypedArray },
-): T =>
+export const withArrays = <T extends Partial<MaskOptions>>(options: T, replace: { readonly [A in Axis]?: (array: TypedArray) => TypedArray }): T =>
   replaced(options, attentionSchema, (value, { axis }) => {
     const own = replace[axis];
     return own === undefined ? value : own(value as TypedArray);

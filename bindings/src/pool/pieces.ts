@@ -62,11 +62,7 @@ export async function runWhole(
  * Runs all pieces. If a worker reports E_SHAPE or E_OPTION, runs the undivided call `whole`, whose error names the
  * shapes of the call and not of a piece.
  */
-export async function runPieces(
-  pieces: readonly Piece[],
-  { signal, progress }: CallOptions,
-  whole: () => Promise<unknown>,
-): Promise<void> {
+export async function runPieces(pieces: readonly Piece[], { signal, progress }: CallOptions, whole: () => Promise<unknown>): Promise<void> {
   let done = 0;
   const longestFirst = [...pieces].sort((a, b) => b.work - a.work);
   try {

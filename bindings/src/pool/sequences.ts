@@ -83,11 +83,7 @@ export function planSequences(
 }
 
 /** Options of the sequences first … end − 1 as a call of their own. Sequence s uses the dropout seed + s · 2³². */
-export function optionsOfGroup<O extends { readonly dropout?: Dropout | undefined }>(
-  options: O,
-  { cuQ, cuK }: Sequences,
-  [first, end]: Range,
-) {
+export function optionsOfGroup<O extends { readonly dropout?: Dropout | undefined }>(options: O, { cuQ, cuK }: Sequences, [first, end]: Range) {
   const shifted = (cu: Int32Array): Int32Array => cu.slice(first, end + 1).map((each) => each - (cu[first] as number));
   return { ...optionsOfSequence(options, first), cuQ: shifted(cuQ), cuK: shifted(cuK) };
 }

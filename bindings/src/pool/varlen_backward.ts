@@ -8,13 +8,7 @@ import * as wire from '../generated/wire.js';
 import type { Runtime } from '../runtime/operands.js';
 import { readOptions } from '../runtime/options.js';
 import type { Numbers } from '../runtime/read_tensor.js';
-import type {
-  AttentionBackwardInputs,
-  AttentionBackwardOptions,
-  FloatDType,
-  GradientName,
-  VarlenBackwardOptions,
-} from '../types/index.js';
+import type { AttentionBackwardInputs, AttentionBackwardOptions, FloatDType, GradientName, VarlenBackwardOptions } from '../types/index.js';
 import { splitOptions } from './arguments.js';
 import {
   type BackwardCall,
@@ -68,9 +62,7 @@ export async function poolAttentionVarlenBackward(core: PoolCore, ...given: read
         if (name === 'dSinks') results.dSinks = new Float32Array(tensors.q.shape[1] as number);
         else results[name] = zeros('f32', tensors[inputOf[name as keyof typeof inputOf]].shape, name);
       }
-      const pieces = wanted.includes('dSinks')
-        ? piecesOfHeads(core, call, results)
-        : piecesOfSequences(core, runtime, call, results);
+      const pieces = wanted.includes('dSinks') ? piecesOfHeads(core, call, results) : piecesOfSequences(core, runtime, call, results);
       if (pieces.length <= 1) return whole();
       await runPieces(pieces, own, whole);
       return results;
@@ -178,7 +170,10 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
   const operations = 2 * scores * heads * (3 * width + 2 * (v.shape[2] as number));
   const parts = Math.min(core.workers.count, numKvHeads, Math.floor(operations / core.settings.leastWork));
   if (parts <= 1) return [];
-  const ends = cutEvenly(Array.from({ length: numKvHeads }, () => 1), parts);
+  const ends = cutEvenly(
+    Array.from({ length: numKvHeads }, () => 1),
+    parts,
+  );
   return ends.map((end, index) => {
     const own: Range = [ends[index - 1] ?? 0, end];
     const group = heads / numKvHeads;

@@ -61,8 +61,7 @@ function later(delay: number, run: () => void): void {
 }
 
 /** True if both are the same task, or tasks of two team members in one call. */
-const isSameCall = (a: Work | undefined, b: Work): boolean =>
-  a === b || (b.team !== undefined && a?.team?.control === b.team.control);
+const isSameCall = (a: Work | undefined, b: Work): boolean => a === b || (b.team !== undefined && a?.team?.control === b.team.control);
 
 /** The module that every worker instantiates, and how a worker starts. */
 export interface Instance extends Starting {

@@ -23,8 +23,7 @@ export let isCoreObject: (value: unknown) => value is CoreObject;
  */
 export abstract class CoreObject {
   static {
-    isCoreObject = (value): value is CoreObject =>
-      typeof value === 'object' && value !== null && #handle in value;
+    isCoreObject = (value): value is CoreObject => typeof value === 'object' && value !== null && #handle in value;
   }
 
   /** Vue's marker (set by markRaw()) that makes ref() and reactive() store the object itself instead of a proxy. */

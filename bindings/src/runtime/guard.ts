@@ -33,8 +33,7 @@ export function guardModule(given: RawModule, onDeath: () => void): GuardedModul
         'its tensors, layers and caches are lost, and load() gives a new instance',
       cause,
     });
-  const disposed = (): MultiheadError =>
-    disposedError('multihead', 'an instance', 'a disposed one; load() gives a new instance');
+  const disposed = (): MultiheadError => disposedError('multihead', 'an instance', 'a disposed one; load() gives a new instance');
   const assertAlive = (): void => {
     if (death !== undefined) throw death();
   };
@@ -67,14 +66,7 @@ export function guardModule(given: RawModule, onDeath: () => void): GuardedModul
      * Written out instead of made by the loop below: a call takes less than a microsecond, and the glue replaces the
      * function at its first call.
      */
-    _multihead_run: (
-      handle: Int32,
-      q: Uint32,
-      k: Uint32,
-      v: Uint32,
-      out: Uint32,
-      lse: Uint32,
-    ): Int32 => {
+    _multihead_run: (handle: Int32, q: Uint32, k: Uint32, v: Uint32, out: Uint32, lse: Uint32): Int32 => {
       assertAlive();
       try {
         return (raw as RawModule)._multihead_run(handle, q, k, v, out, lse);

@@ -66,10 +66,7 @@ function toOddFloat(value: number): number {
 }
 
 /** Like roundToHalf(), for doubles, without double rounding. */
-export function roundDoublesToHalf(
-  numbers: Float64Array,
-  dtype: HalfDType,
-): Uint16Array<ArrayBuffer> {
+export function roundDoublesToHalf(numbers: Float64Array, dtype: HalfDType): Uint16Array<ArrayBuffer> {
   return roundToHalf(Float32Array.from(numbers, toOddFloat), dtype);
 }
 

@@ -42,11 +42,7 @@ const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} Mi
 const mostOfBlock = 2 ** 31 - 2 ** 20 - 1;
 
 /** `asked`: a number of bytes, or a sentence from the core. */
-export function outOfMemory(
-  argument: string,
-  asked: number | string,
-  heap: number,
-): MultiheadError {
+export function outOfMemory(argument: string, asked: number | string, heap: number): MultiheadError {
   const expected = typeof asked === 'number' ? `${asked} bytes (${mebibytes(asked)})` : asked;
   const isTooLarge = typeof asked === 'number' && asked > mostOfBlock;
   const limit = isTooLarge ? 'in which a tensor has at most 2047 MiB' : 'that cannot grow that far';

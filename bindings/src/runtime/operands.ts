@@ -11,16 +11,7 @@ import { type Block, bytesPerElement, type Heap, outOfMemory, spanOf } from './m
 import { sentencesOf } from './messages.js';
 import type { ScopeStack } from './scope.js';
 import { checkExtents, formatShape, rankAdvice, type Ranks, sameShape } from './shape.js';
-import {
-  checkData,
-  checkShape,
-  coreOf,
-  describe,
-  describeData,
-  isProxyOfTensor,
-  type TensorCore,
-  WasmTensor,
-} from './tensor.js';
+import { checkData, checkShape, coreOf, describe, describeData, isProxyOfTensor, type TensorCore, WasmTensor } from './tensor.js';
 import { typedArrayName } from './typed_arrays.js';
 
 /** One loaded module, which every operation gets. */
@@ -76,12 +67,7 @@ export class Operands {
     this.#runtime = runtime;
   }
 
-  input<D extends DType>(
-    value: unknown,
-    dtypes: readonly D[],
-    argument: string,
-    ranks?: Ranks,
-  ): Operand<D> {
+  input<D extends DType>(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks): Operand<D> {
     const { heap } = this.#runtime;
     const core = coreOf(value);
     if (core?.heap === heap) {
@@ -95,11 +81,7 @@ export class Operands {
     return { address: block.address, dtype, shape };
   }
 
-  optional<D extends DType>(
-    value: unknown,
-    dtypes: readonly D[],
-    argument: string,
-  ): Operand<D> | undefined {
+  optional<D extends DType>(value: unknown, dtypes: readonly D[], argument: string): Operand<D> | undefined {
     return value === undefined ? undefined : this.input(value, dtypes, argument);
   }
 
@@ -116,12 +98,7 @@ export class Operands {
    * Like span(), but returns noSpan for undefined. An empty array is an error unless `count` is 0, because the core
    * reads it as "not given".
    */
-  optionalSpan<E extends SpanType>(
-    value: unknown,
-    type: E,
-    argument: string,
-    count: number,
-  ): Span<E> {
+  optionalSpan<E extends SpanType>(value: unknown, type: E, argument: string, count: number): Span<E> {
     if (value === undefined) return noSpan;
     const span = this.span(value, type, argument);
     if (span.length > 0 || count === 0) return span;
@@ -146,12 +123,7 @@ export class Operands {
    * Returns the tensor `given`, or a new one, not cleared. Call this after all inputs are registered: outputs are
    * compared with them.
    */
-  output<D extends DType>(
-    shape: Shape,
-    dtype: D,
-    argument: string,
-    given?: unknown,
-  ): WasmTensor<D> {
+  output<D extends DType>(shape: Shape, dtype: D, argument: string, given?: unknown): WasmTensor<D> {
     const { heap } = this.#runtime;
     checkExtents(shape, argument);
     if (given === undefined) {
@@ -241,19 +213,10 @@ export function checkStatus({ raw, args, heap, moreTables }: Runtime, status: nu
 }
 
 /** Checks that `given` is a live tensor of this memory; copies nothing. Throws `E_OPTION`, `E_DISPOSED`. */
-export function ownTensor<D extends DType>(
-  given: unknown,
-  heap: Heap,
-  dtype: D,
-  argument: string,
-): TensorCore<D> {
+export function ownTensor<D extends DType>(given: unknown, heap: Heap, dtype: D, argument: string): TensorCore<D> {
   const core = coreOf(given);
   if (core?.heap !== heap) {
-    throw optionError(
-      argument,
-      'a tensor made by the same load()',
-      core === undefined ? describe(given) : 'one of another',
-    );
+    throw optionError(argument, 'a tensor made by the same load()', core === undefined ? describe(given) : 'one of another');
   }
   core.assertLive(argument);
   if (core.dtype !== dtype) throw wrongDtype(argument, [dtype], core.dtype);
@@ -261,22 +224,14 @@ export function ownTensor<D extends DType>(
 }
 
 /** Throws `E_OPTION` if the tensor is one of `others`, or a reshape() of one. */
-export function checkShared(
-  { storage }: TensorCore,
-  others: readonly NamedTensor[],
-  argument: string,
-): void {
+export function checkShared({ storage }: TensorCore, others: readonly NamedTensor[], argument: string): void {
   for (const { tensor, name } of others) {
     if (tensor.storage === storage) throw sharesMemory(argument, name);
   }
 }
 
 export const sharesMemory = (argument: string, other: string): MultiheadError =>
-  optionError(
-    argument,
-    'a tensor that shares its memory with no other of the call',
-    `the same as ${other}, or another shape of it`,
-  );
+  optionError(argument, 'a tensor that shares its memory with no other of the call', `the same as ${other}, or another shape of it`);
 
 /** Regroups the axes of the same numbers. Throws `E_SHAPE` for an extent that the core cannot read. */
 export function reshaped<D extends DType>({ address, dtype }: Operand<D>, shape: Shape, argument: string): Operand<D> {
@@ -296,11 +251,7 @@ export function checkRank({ shape }: { shape: Shape }, axes: string, argument: s
 }
 
 /** Throws `E_DISPOSED`, or `E_OPTION` for another dtype. */
-function checkCore<D extends DType>(
-  core: TensorCore,
-  dtypes: readonly D[],
-  argument: string,
-): asserts core is TensorCore<D> {
+function checkCore<D extends DType>(core: TensorCore, dtypes: readonly D[], argument: string): asserts core is TensorCore<D> {
   core.assertLive(argument);
   if (!dtypes.includes(core.dtype as D)) throw wrongDtype(argument, dtypes, core.dtype);
 }

@@ -26,10 +26,7 @@ export const plain: Entry = {};
 const list = (known: Known): string => Object.keys(known).join(', ');
 
 /** The names without those that `elsewhere` explains. */
-export const without = <K extends object, E extends string>(
-  known: K,
-  elsewhere: Readonly<Record<E, unknown>>,
-): Omit<K, E> =>
+export const without = <K extends object, E extends string>(known: K, elsewhere: Readonly<Record<E, unknown>>): Omit<K, E> =>
   Object.fromEntries(Object.entries(known).filter(([name]) => !Object.hasOwn(elsewhere, name))) as Omit<K, E>;
 
 /**
@@ -56,12 +53,7 @@ export function readOptions<T extends object>(
  *
  * @param elsewhere names that only other calls know, each with advice for this call
  */
-export function checkOptions(
-  options: unknown,
-  known: Known,
-  argument: string,
-  elsewhere: Readonly<Record<string, string>> = {},
-): void {
+export function checkOptions(options: unknown, known: Known, argument: string, elsewhere: Readonly<Record<string, string>> = {}): void {
   if (typeof options !== 'object' || options === null || Array.isArray(options) || options instanceof WasmTensor) {
     throw optionError(argument, `an object with some of ${list(known)}`, describe(options));
   }
@@ -77,28 +69,17 @@ export function checkOptions(
 }
 
 /** Checks an array of names that must be in `known`. Throws `E_OPTION`. */
-export function checkNames<N extends string>(
-  value: unknown,
-  known: readonly N[],
-  argument: string,
-): readonly N[] {
+export function checkNames<N extends string>(value: unknown, known: readonly N[], argument: string): readonly N[] {
   if (Array.isArray(value) && value.every((name: N) => known.includes(name))) return value as N[];
-  const wrong: unknown = Array.isArray(value)
-    ? value.find((name: N) => !known.includes(name))
-    : value;
+  const wrong: unknown = Array.isArray(value) ? value.find((name: N) => !known.includes(name)) : value;
   throw optionError(argument, `an array of some of ${known.join(', ')}`, describe(wrong));
 }
 
 /** The names of an enumeration of tables.ts, in its order. */
-export const namesOf = <N extends string>(enumeration: Readonly<Record<N, number>>): readonly N[] =>
-  Object.keys(enumeration) as N[];
+export const namesOf = <N extends string>(enumeration: Readonly<Record<N, number>>): readonly N[] => Object.keys(enumeration) as N[];
 
 /** Checks a name that must be in `known`. Throws `E_OPTION`. */
-export function checkChoice<N extends string>(
-  value: unknown,
-  known: readonly N[],
-  argument: string,
-): N {
+export function checkChoice<N extends string>(value: unknown, known: readonly N[], argument: string): N {
   if (known.includes(value as N)) return value as N;
   throw optionError(argument, known.map((name) => `"${name}"`).join(' or '), describe(value));
 }
@@ -129,11 +110,7 @@ export function checkWhole(value: unknown, argument: string): Int64 {
 }
 
 /** Checks for a number; the core checks its range. Throws `E_OPTION`. */
-export function checkNumber(
-  value: unknown,
-  argument: string,
-  expected = 'a finite number',
-): number {
+export function checkNumber(value: unknown, argument: string, expected = 'a finite number'): number {
   if (typeof value === 'number') return value;
   throw optionError(argument, expected, describe(value));
 }

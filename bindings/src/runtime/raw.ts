@@ -14,10 +14,7 @@ export interface RawModule extends WireFunctions {
   _multihead_run(handle: Int32, q: Uint32, k: Uint32, v: Uint32, out: Uint32, lse: Uint32): Int32;
   /** Runs a prepared backward on tensors at these addresses. The modules of multihead/core lack this function. */
   _multihead_run_backward(
-    ...values: [
-      ...[handle: Int32, q: Uint32, k: Uint32, v: Uint32, out: Uint32, lse: Uint32, dOut: Uint32],
-      ...[dQ: Uint32, dK: Uint32, dV: Uint32],
-    ]
+    ...values: [...[handle: Int32, q: Uint32, k: Uint32, v: Uint32, out: Uint32, lse: Uint32, dOut: Uint32], ...[dQ: Uint32, dK: Uint32, dV: Uint32]]
   ): Int32;
   /**
    * Runs a trainer's step (`updates` is 1) or accumulates a part of one (0); arguments are in the block. Returns a
@@ -35,10 +32,7 @@ export interface ModuleOverrides {
   exchange?(data: number, rows: number, stride: number, bounds: number): number;
   /** Called by the core while a module loads its parameters; see modules/state_dict.ts. */
   readParameter?: ((key: number, first: number, count: number, address: number) => number) | undefined;
-  instantiateWasm(
-    imports: WebAssembly.Imports,
-    receive: (instance: WebAssembly.Instance, module: WebAssembly.Module) => void,
-  ): object;
+  instantiateWasm(imports: WebAssembly.Imports, receive: (instance: WebAssembly.Instance, module: WebAssembly.Module) => void): object;
 }
 
 /** Emscripten's glue, the same for the relaxed and the simd128 build. */

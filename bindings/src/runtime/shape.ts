@@ -43,5 +43,4 @@ export function checkExtents(shape: Shape, argument: string): asserts shape is E
   }
 }
 
-export const elements = (shape: Shape): number =>
-  shape.reduce((product, extent) => product * extent, 1);
+export const elements = (shape: Shape): number => shape.reduce((product, extent) => product * extent, 1);

@@ -60,28 +60,16 @@ export function nameObject(object: object, noun: string): void {
 const mostShown = 6;
 
 /** A copy of a valid shape; throws `E_SHAPE` for `argument`. */
-export function checkShape(
-  shape: unknown,
-  argument: string,
-  { least, most }: Ranks = tensorRanks,
-): number[] {
+export function checkShape(shape: unknown, argument: string, { least, most }: Ranks = tensorRanks): number[] {
   // A huge array costs nothing.
   const extents: unknown[] | undefined = Array.isArray(shape) ? shape.slice(0, most + 1) : undefined;
   if (extents === undefined) {
-    throw shapeError(
-      argument,
-      argument === 'shape' ? 'an array of extents, as in mh.tensor(data, shape)' : 'an array of extents',
-      describe(shape),
-    );
+    throw shapeError(argument, argument === 'shape' ? 'an array of extents, as in mh.tensor(data, shape)' : 'an array of extents', describe(shape));
   }
   let valid = extents.length >= least && extents.length <= most;
   for (const extent of extents) valid &&= Number.isSafeInteger(extent) && (extent as number) >= 0;
   if (!valid) {
-    throw shapeError(
-      argument,
-      `${least} to ${most} extents that are whole numbers ≥ 0`,
-      `(${extents.map(describe).join(', ')})`,
-    );
+    throw shapeError(argument, `${least} to ${most} extents that are whole numbers ≥ 0`, `(${extents.map(describe).join(', ')})`);
   }
   return extents as number[];
 }
@@ -130,8 +118,7 @@ export function checkData<D extends DType>(
   const size = elements(shape);
   const length = lengthOf(typed);
   if (length !== size) {
-    const detached =
-      typed.buffer.byteLength === 0 ? ' (detached: it was transferred, or tensor.data must be read anew)' : '';
+    const detached = typed.buffer.byteLength === 0 ? ' (detached: it was transferred, or tensor.data must be read anew)' : '';
     throw wrongLength(argument, shape, `${length}${detached}`);
   }
   return { dtype: dtype as D, data: dtype === 'f16' ? (bitsOf(typed) as DataOf<D>) : typed };
@@ -295,10 +282,7 @@ function ownCore<D extends DType>(tensor: WasmTensor<D>): TensorCore<D> {
 
 export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   static {
-    coreOf = ((value: unknown) =>
-      typeof value === 'object' && value !== null && #core in value
-        ? value.#core
-        : undefined) as typeof coreOf;
+    coreOf = ((value: unknown) => (typeof value === 'object' && value !== null && #core in value ? value.#core : undefined)) as typeof coreOf;
   }
 
   /** The flag of Vue's markRaw(): ref() and reactive() then hold the tensor itself, not a proxy. */
@@ -318,24 +302,13 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   }
 
   /** Allocates a tensor without clearing the memory. */
-  static allocate<D extends DType>(
-    heap: Heap,
-    dtype: D,
-    shape: Extents,
-    argument: string,
-  ): WasmTensor<D> {
+  static allocate<D extends DType>(heap: Heap, dtype: D, shape: Extents, argument: string): WasmTensor<D> {
     const block = heap.allocate(elements(shape) * bytesPerElement(dtype), argument);
     return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
   }
 
   /** Copies `data`, which must be valid. */
-  static copy<D extends DType>(
-    heap: Heap,
-    dtype: D,
-    shape: Extents,
-    data: DataOf<D>,
-    argument: string,
-  ): WasmTensor<D> {
+  static copy<D extends DType>(heap: Heap, dtype: D, shape: Extents, data: DataOf<D>, argument: string): WasmTensor<D> {
     const block = heap.allocateCopy(dtype, data, argument);
     return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
   }
@@ -389,11 +362,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     const core = ownCore(this);
     const { heap, dtype, size, storage } = core;
     if (elements(extents) !== size) {
-      throw shapeError(
-        'shape',
-        `extents of which the product is ${size}, as of ${formatShape(core.shape)}`,
-        formatShape(extents),
-      );
+      throw shapeError('shape', `extents of which the product is ${size}, as of ${formatShape(core.shape)}`, formatShape(extents));
     }
     core.assertLive('tensor');
     heap.assertAlive();

@@ -3,12 +3,10 @@
 /** Control characters, line separators, bidirectional controls and unpaired surrogates. */
 const controls = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\p{Bidi_Control}]/gu;
 
-const escaped = (text: string): string =>
-  text.replace(controls, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`);
+const escaped = (text: string): string => text.replace(controls, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`);
 
 /** Returns the first `most` UTF-16 units; appends "…" if there are more. Does not split a surrogate pair. */
-const shortened = (text: string, most: number): string =>
-  text.length > most ? `${text.slice(0, most).replace(/[\ud800-\udbff]$/, '')}…` : text;
+const shortened = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most).replace(/[\ud800-\udbff]$/, '')}…` : text);
 
 /** Returns at most `most` characters of a text, with escapes such as "\u202e" for control characters. */
 export const printable = (text: string, most = 80): string => escaped(shortened(text, most));

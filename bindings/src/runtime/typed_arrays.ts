@@ -49,9 +49,7 @@ export function bitsOf(data: TypedArray): Uint16Array {
  * Returns the first `length` elements of `data`. Another thread may make an array on a shared buffer longer at any
  * time.
  */
-export const firstOf = <T extends TypedArray>(data: T, length: number): T =>
-  isArrayBuffer(data.buffer) ? data : pristine(data, length);
+export const firstOf = <T extends TypedArray>(data: T, length: number): T => (isArrayBuffer(data.buffer) ? data : pristine(data, length));
 
 /** True for an ArrayBuffer; false for a SharedArrayBuffer. */
-export const isArrayBuffer = (value: unknown): value is ArrayBuffer =>
-  Object.prototype.toString.call(value) === '[object ArrayBuffer]';
+export const isArrayBuffer = (value: unknown): value is ArrayBuffer => Object.prototype.toString.call(value) === '[object ArrayBuffer]';

@@ -78,12 +78,10 @@ export function storedBytes(dtype: SafetensorsDType, shape: Shape): number {
 export const formatError = (argument: string, expected: string, got: string): MultiheadError =>
   new MultiheadError('E_FORMAT', { argument, expected, got });
 
-export const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
+export const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /** True if a JSON value is a whole number ≥ 0 that is exact in JavaScript; false for −0. */
-export const isCount = (value: unknown): value is number =>
-  Number.isSafeInteger(value) && (value as number) >= 0 && !Object.is(value, -0);
+export const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0 && !Object.is(value, -0);
 
 /** True if UTF-8 can encode the text: it has no unpaired surrogate. */
 export const isUnicode = (text: string): boolean => !/\p{Surrogate}/u.test(text);

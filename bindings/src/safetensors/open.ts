@@ -5,13 +5,7 @@ import { checkSignal } from '../runtime/abort.js';
 import { optionError } from '../runtime/errors.js';
 import { plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type {
-  OpenSafetensors,
-  OpenSafetensorsOptions,
-  SafetensorsEntry,
-  SafetensorsReader,
-  SafetensorsTensor,
-} from '../types/safetensors.js';
+import type { OpenSafetensors, OpenSafetensorsOptions, SafetensorsEntry, SafetensorsReader, SafetensorsTensor } from '../types/safetensors.js';
 import { emptyRecord, formatError } from './format.js';
 import { type Entry, inFileOrder, tensorOf } from './read.js';
 import { openHeader, refused, sourceOf } from './source.js';

@@ -123,8 +123,7 @@ export function readHeader(encoded: Uint8Array, bytes: number): Header {
 }
 
 /** The tensors in the order of their bytes. */
-export const inFileOrder = (entries: readonly Entry[]): Entry[] =>
-  [...entries].sort((a, b) => a.begin - b.begin || a.end - b.end);
+export const inFileOrder = (entries: readonly Entry[]): Entry[] => [...entries].sort((a, b) => a.begin - b.begin || a.end - b.end);
 
 function parseHeader(encoded: Uint8Array): Record<string, unknown> {
   const header = 'safetensors header';
@@ -242,8 +241,7 @@ export function asParameter(tensor: SafetensorsTensor): SafetensorsParameter | u
 }
 
 function readShape(name: string, shape: unknown): number[] {
-  if (Array.isArray(shape) && shape.length <= parameterRanks.most && shape.every(isCount))
-    return shape;
+  if (Array.isArray(shape) && shape.length <= parameterRanks.most && shape.every(isCount)) return shape;
   const expected = `a shape of at most ${parameterRanks.most} whole numbers ≥ 0`;
   throw formatError(name, expected, inWords(shape));
 }

@@ -37,8 +37,7 @@ export async function openHeader(bytes: Bytes, begin?: Uint8Array): Promise<Open
   return { ...readHeader(header, size - first), first };
 }
 
-export const refused = (expected: string, got: string): MultiheadError =>
-  optionError('source', expected, got);
+export const refused = (expected: string, got: string): MultiheadError => optionError('source', expected, got);
 
 /** Throws `E_OPTION` for another kind of source, `E_LOAD` for a response with an HTTP error. */
 export function sourceOf(source: unknown, signal: AbortSignal | undefined) {

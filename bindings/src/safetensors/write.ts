@@ -7,24 +7,9 @@ import { elements, formatShape, parameterRanks } from '../runtime/shape.js';
 import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf, isProxyOfTensor } from '../runtime/tensor.js';
 import { quoted, toUtf8 } from '../runtime/text.js';
 import { lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
-import type {
-  SafetensorsDType,
-  SafetensorsSource,
-  SafetensorsTensor,
-  WriteSafetensorsOptions,
-} from '../types/safetensors.js';
+import type { SafetensorsDType, SafetensorsSource, SafetensorsTensor, WriteSafetensorsOptions } from '../types/safetensors.js';
 import type { DType, FloatDType, Shape } from '../types/tensor.js';
-import {
-  isObject,
-  isUnicode,
-  lengthBytes,
-  metadataName,
-  mostHeaderBytes,
-  storedBytes,
-  storedDTypes,
-  storedName,
-  storedTypes,
-} from './format.js';
+import { isObject, isUnicode, lengthBytes, metadataName, mostHeaderBytes, storedBytes, storedDTypes, storedName, storedTypes } from './format.js';
 
 /**
  * Makes a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
@@ -37,10 +22,7 @@ import {
  * `__metadata__`, an unknown option, or data of another type; `E_SHAPE` for data whose length does not
  * match its shape, or more than 8 extents; `E_DISPOSED`; `E_MEMORY`
  */
-export function writeSafetensors(
-  tensors: SafetensorsSource,
-  options: WriteSafetensorsOptions = {},
-): Uint8Array<ArrayBuffer> {
+export function writeSafetensors(tensors: SafetensorsSource, options: WriteSafetensorsOptions = {}): Uint8Array<ArrayBuffer> {
   if (!isObject(tensors)) throw optionError('tensors', 'an object of tensors', describe(tensors));
   const { metadata, dtype } = readOptions(options, { metadata: plain, dtype: plain }, 'writeSafetensors');
   if (dtype !== undefined) checkChoice(dtype, floatDTypes, 'dtype');
@@ -88,12 +70,7 @@ function checkTensor(name: string, value: unknown): SafetensorsTensor {
 const isStoredOnly = (dtype: unknown): dtype is Exclude<SafetensorsDType, DType> =>
   storedDTypes.includes(dtype as SafetensorsDType) && !allDTypes.includes(dtype as DType);
 
-function checkStored(
-  dtype: SafetensorsDType,
-  argument: string,
-  data: unknown,
-  shape: readonly number[],
-): SafetensorsTensor['data'] {
+function checkStored(dtype: SafetensorsDType, argument: string, data: unknown, shape: readonly number[]): SafetensorsTensor['data'] {
   const { array } = storedTypes[dtype];
   if (typedArrayName(data) !== array.name) {
     const article = array.name.startsWith('Int') ? 'an' : 'a';
@@ -105,9 +82,7 @@ function checkStored(
   if (got === length) return pristine(numbers, length);
   throw shapeError(
     argument,
-    Number.isInteger(length)
-      ? `${length} elements for shape ${formatShape(shape)}`
-      : `a shape whose numbers fill whole bytes as "${dtype}"`,
+    Number.isInteger(length) ? `${length} elements for shape ${formatShape(shape)}` : `a shape whose numbers fill whole bytes as "${dtype}"`,
     Number.isInteger(length) ? `${got}` : formatShape(shape),
   );
 }
@@ -119,18 +94,14 @@ function converted(tensor: SafetensorsTensor, dtype: FloatDType | undefined): Sa
   switch (tensor.dtype) {
     case 'f64': {
       const { data } = tensor;
-      return isHalf(dtype)
-        ? { dtype, shape, data: roundDoublesToHalf(data, dtype) }
-        : { dtype, shape, data: Float32Array.from(data) };
+      return isHalf(dtype) ? { dtype, shape, data: roundDoublesToHalf(data, dtype) } : { dtype, shape, data: Float32Array.from(data) };
     }
     case 'f32':
       return isHalf(dtype) ? { dtype, shape, data: roundToHalf(tensor.data, dtype) } : tensor;
     case 'f16':
     case 'bf16': {
       const data = halfToFloats(tensor.data, tensor.dtype);
-      return isHalf(dtype)
-        ? { dtype, shape, data: roundToHalf(data, dtype) }
-        : { dtype, shape, data };
+      return isHalf(dtype) ? { dtype, shape, data: roundToHalf(data, dtype) } : { dtype, shape, data };
     }
     default:
       return tensor;

@@ -25,14 +25,7 @@ export class TrainerMemory implements CleanupRecord {
   #counted = 0;
 
   /** `release` frees the trainer in the core. `more`: bytes that the owner holds in addition. */
-  constructor(
-    runtime: Runtime,
-    trainer: Int32,
-    parameters: SharedParameters,
-    name: ObjectName,
-    release: () => void,
-    more = 0,
-  ) {
+  constructor(runtime: Runtime, trainer: Int32, parameters: SharedParameters, name: ObjectName, release: () => void, more = 0) {
     this.runtime = runtime;
     this.parameters = parameters.join();
     this.#trainer = trainer;
@@ -85,14 +78,7 @@ export abstract class CoreTrainer extends CoreObject {
   readonly #kept: readonly KeptOption[];
 
   /** `handle`: the object in the core. `trainer`: its trainer in the core. */
-  constructor(
-    runtime: Runtime,
-    handle: Int32,
-    trainer: Int32,
-    name: ObjectName,
-    memory: TrainerMemory,
-    kept: readonly KeptOption[] = [],
-  ) {
+  constructor(runtime: Runtime, handle: Int32, trainer: Int32, name: ObjectName, memory: TrainerMemory, kept: readonly KeptOption[] = []) {
     super(runtime, handle, name, memory);
     this.#trainer = trainer;
     this.#memory = memory;

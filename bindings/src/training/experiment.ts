@@ -117,10 +117,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
         ablation: checkFlag(ablation, 'ablation'),
         headScales: this.#scales(headScales, operands),
       });
-      return this.#readResult(
-        () => operands.run(() => runtime.raw.experimentEvaluate(this.handle)),
-        wire.readEvaluation,
-      );
+      return this.#readResult(() => operands.run(() => runtime.raw.experimentEvaluate(this.handle)), wire.readEvaluation);
     });
   }
 
@@ -180,10 +177,7 @@ function create(runtime: Runtime, options: CheckedOptions): Int32 {
 }
 
 /** Options that the state of an experiment stores, in the format of `multihead-train`. */
-const keptOptions = (
-  { positions }: CheckedOptions,
-  { numHeads }: wire.ExperimentFacts,
-): readonly KeptOption[] => [
+const keptOptions = ({ positions }: CheckedOptions, { numHeads }: wire.ExperimentFacts): readonly KeptOption[] => [
   { tensor: 'run.heads', option: 'numHeads', value: numHeads, shown: String },
   {
     tensor: 'run.positions',
@@ -193,8 +187,7 @@ const keptOptions = (
   },
 ];
 
-const sequenceBytes = (count: number, jobs: number): number =>
-  count * length * (1 + jobs) * bytesPerElement('i32');
+const sequenceBytes = (count: number, jobs: number): number => count * length * (1 + jobs) * bytesPerElement('i32');
 
 const trainerOf = ({ trainer }: wire.ExperimentFacts): Int32 => checkCount(trainer, 'trainer');
 

@@ -7,11 +7,7 @@ import { plain, readOptions } from '../runtime/options.js';
 import type { HeadStatistics, HeadStatisticsOptions, TensorLike } from '../types/index.js';
 import type { Span, Uint32 } from '../types/wire.js';
 
-export function statisticsOf(
-  runtime: Runtime,
-  weights: TensorLike,
-  given: HeadStatisticsOptions = {},
-): HeadStatistics {
+export function statisticsOf(runtime: Runtime, weights: TensorLike, given: HeadStatisticsOptions = {}): HeadStatistics {
   const options = readOptions(given, { tokens: plain }, 'headStatistics');
   return call(runtime, (operands) => {
     const operand = operands.input(weights, ['f32'], 'weights');
@@ -39,8 +35,7 @@ export function statisticsOf(
     const batched = reshaped(operand, unbatched ? [1, ...shape] : shape, 'weights');
     wire.headStatistics(args, batched, tokens, outputs);
     operands.run(() => raw.headStatistics());
-    const copy = (name: keyof typeof outputs) =>
-      heap.view('f32', outputs[name].address, heads).slice();
+    const copy = (name: keyof typeof outputs) => heap.view('f32', outputs[name].address, heads).slice();
     return {
       entropy: copy('entropy'),
       previousToken: copy('previousToken'),

@@ -129,8 +129,7 @@ function trainedOf(options: Trained): { trainer: Stepping; batches: TrainingBatc
   return { trainer: own, batches: () => none, end };
 }
 
-const refused = (argument: string, expected: string, got: unknown): MultiheadError =>
-  optionError(argument, expected, describe(got));
+const refused = (argument: string, expected: string, got: unknown): MultiheadError => optionError(argument, expected, describe(got));
 
 function hasMethod(value: unknown, ...names: PropertyKey[]): boolean {
   const object = Object(value) as Record<PropertyKey, unknown>;

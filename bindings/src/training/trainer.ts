@@ -20,7 +20,11 @@ const elsewhere = {
 };
 const stepNames = { ...without(forwardNames, elsewhere), batch: plain } satisfies Names<TrainerStepOptions>;
 
-const callsOf = ({ args, raw }: Runtime, handle: Int32, { numHeads: heads, headDim: width }: WasmTransformer['config']): StepCalls<TrainerStepOptions> => ({
+const callsOf = (
+  { args, raw }: Runtime,
+  handle: Int32,
+  { numHeads: heads, headDim: width }: WasmTransformer['config'],
+): StepCalls<TrainerStepOptions> => ({
   readStep: (given, name) => readOptions(given, stepNames, name, elsewhere),
   write({ tokens, targets }, batch, options, operands) {
     const queries = tokens.length / batch;
@@ -53,9 +57,5 @@ function ownModel(given: unknown, heap: Heap): WasmTransformer {
     given.takeAll();
     return given;
   }
-  throw optionError(
-    'model',
-    'one made by transformer() of the same load()',
-    isModel ? 'one of another' : describe(given),
-  );
+  throw optionError('model', 'one made by transformer() of the same load()', isModel ? 'one of another' : describe(given));
 }

@@ -254,11 +254,7 @@ export type Captured<C extends readonly Capture[]> = C extends readonly []
       };
 
 /** Results of {@link Multihead.attention}. The caller disposes each of them, or the whole result with `using`. */
-export type AttentionResult<
-  R extends readonly AttentionReturn[] = [],
-  O extends FloatDType = 'f32',
-  C extends readonly Capture[] = [],
-> = {
+export type AttentionResult<R extends readonly AttentionReturn[] = [], O extends FloatDType = 'f32', C extends readonly Capture[] = []> = {
   /** (B, H_q, N_q, d_v). 0 for a query that sees no key. */
   readonly out: Tensor<O>;
 } & Returned<R> &
@@ -295,13 +291,8 @@ export interface ScoreRows {
  * Options of {@link Multihead.attentionVarlen}. They apply to each sequence by itself, with its own
  * lengths. There are no options that need a batch axis.
  */
-export interface VarlenOptions<
-  R extends readonly 'lse'[] = readonly 'lse'[],
-  O extends FloatDType = FloatDType,
->
-  extends
-    Omit<MaskOptions, 'mask' | 'bias' | 'kvLengths' | 'rope' | 'dropout'>,
-    Omit<OutputOptions<R, O>, 'capture'> {
+export interface VarlenOptions<R extends readonly 'lse'[] = readonly 'lse'[], O extends FloatDType = FloatDType>
+  extends Omit<MaskOptions, 'mask' | 'bias' | 'kvLengths' | 'rope' | 'dropout'>, Omit<OutputOptions<R, O>, 'capture'> {
   /** Sequence s is rows cuQ[s] to cuQ[s + 1] − 1 of q. Begins with 0, never decreases, ends with T_q. */
   readonly cuQ: Int32Array;
   /** Sequence s is rows cuK[s] to cuK[s + 1] − 1 of k and v. Begins with 0, never decreases, ends with T_k. */
@@ -313,10 +304,7 @@ export interface VarlenOptions<
 }
 
 /** Results of {@link Multihead.attentionVarlen}: `out` (T_q, H_q, d_v), `lse` (H_q, T_q). */
-export type VarlenResult<
-  R extends readonly 'lse'[] = [],
-  O extends FloatDType = 'f32',
-> = AttentionResult<R, O>;
+export type VarlenResult<R extends readonly 'lse'[] = [], O extends FloatDType = 'f32'> = AttentionResult<R, O>;
 
 /** The result of attention over some of the keys, for {@link Multihead.mergeAttention}. */
 export interface PartialAttention<T extends TensorLike = TensorLike> {
@@ -347,12 +335,8 @@ export interface LatentAttentionInputs {
 }
 
 /** Options of {@link Multihead.latentAttention}. The scale defaults to 1/√(d_nope + d_rope) in both forms. */
-export interface LatentAttentionOptions<
-  R extends readonly ('lse' | 'weights')[] = readonly ('lse' | 'weights')[],
->
-  extends
-    Omit<MaskOptions, 'qkNorm' | 'rope'>,
-    Omit<OutputOptions<R, 'f32'>, 'outDtype' | 'capture'> {
+export interface LatentAttentionOptions<R extends readonly ('lse' | 'weights')[] = readonly ('lse' | 'weights')[]>
+  extends Omit<MaskOptions, 'qkNorm' | 'rope'>, Omit<OutputOptions<R, 'f32'>, 'outDtype' | 'capture'> {
   /**
    * `'expanded'`: computes the keys and values of every head first; for prefill.
    * `'absorbed'`: multiplies wUk into the query and wUv into the output, and attends to the latent

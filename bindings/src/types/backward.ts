@@ -50,9 +50,7 @@ export type GivenGradients = {
 };
 
 /** Options of {@link Multihead.attentionBackward}: all options of the attention() call, plus the options below. */
-export interface AttentionBackwardOptions<
-  R extends readonly GradientName[] | undefined = readonly GradientName[] | undefined,
-> extends MaskOptions {
+export interface AttentionBackwardOptions<R extends readonly GradientName[] | undefined = readonly GradientName[] | undefined> extends MaskOptions {
   /**
    * Gradients to compute. Default: `dQ`, `dK` and `dV`, plus the gradient of each given option: `dBias`, `dSinks`,
    * `dQGain`, `dKGain`. State the names to skip one, for example the gradient of a constant bias. `dQGain` requires
@@ -74,9 +72,7 @@ export interface AttentionBackwardOptions<
  * `return` does not state the names, all gradients are optional. The caller disposes the tensors, or the whole result
  * with `using`.
  */
-export type AttentionBackwardResult<
-  R extends readonly GradientName[] | undefined = undefined,
-> = (R extends readonly GradientName[]
+export type AttentionBackwardResult<R extends readonly GradientName[] | undefined = undefined> = (R extends readonly GradientName[]
   ? number extends R['length']
     ? Partial<Pick<AttentionGradients, R[number]>>
     : Pick<AttentionGradients, R[number]>
@@ -90,9 +86,10 @@ export type VarlenGradientName = Exclude<GradientName, 'dBias'>;
  * Options of {@link Multihead.attentionVarlenBackward}: all options of the attentionVarlen() call, plus the options
  * below.
  */
-export interface VarlenBackwardOptions<
-  R extends readonly VarlenGradientName[] | undefined = readonly VarlenGradientName[] | undefined,
-> extends Omit<VarlenOptions, 'return' | 'out' | 'outDtype'> {
+export interface VarlenBackwardOptions<R extends readonly VarlenGradientName[] | undefined = readonly VarlenGradientName[] | undefined> extends Omit<
+  VarlenOptions,
+  'return' | 'out' | 'outDtype'
+> {
   /** Gradients to compute: see {@link AttentionBackwardOptions.return}. */
   readonly return?: R | undefined;
   /** Tensors to write to, returned under the same names. Default new ones. */
@@ -102,10 +99,7 @@ export interface VarlenBackwardOptions<
 }
 
 /** The requested gradients, like {@link AttentionBackwardResult} without `dBias`. */
-export type VarlenBackwardResult<R extends readonly VarlenGradientName[] | undefined = undefined> = Omit<
-  AttentionBackwardResult<R>,
-  'dBias'
->;
+export type VarlenBackwardResult<R extends readonly VarlenGradientName[] | undefined = undefined> = Omit<AttentionBackwardResult<R>, 'dBias'>;
 
 /**
  * Gradients of a loss: the result of {@link MultiHeadAttention.backward}. The caller disposes the tensors;

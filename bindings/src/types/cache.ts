@@ -100,11 +100,7 @@ export interface KVCache {
    * @throws {MultiheadError} as {@link Multihead.attention}; `E_OPTION` also if a window reaches back to tokens that a
    * ring has overwritten
    */
-  attend<
-    const R extends readonly AttentionReturn[] = [],
-    const O extends FloatDType = 'f32',
-    const C extends readonly Capture[] = [],
-  >(
+  attend<const R extends readonly AttentionReturn[] = [], const O extends FloatDType = 'f32', const C extends readonly Capture[] = []>(
     q: FloatTensorLike,
     options?: CacheAttendOptions<R, O, C>,
   ): AttentionResult<R, O, C>;

@@ -33,17 +33,7 @@ import type { Backend, LoadOptions } from './load.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './module.js';
 import type { PlatformFloat16Array } from './platform.js';
 import type { PrepareBackwardOptions, PreparedAttention, PreparedBackward, PrepareOptions } from './prepared.js';
-import type {
-  DType,
-  FloatDType,
-  FloatTensorLike,
-  NestedNumbers,
-  Shape,
-  SourceOf,
-  Tensor,
-  TensorLike,
-  TensorOptions,
-} from './tensor.js';
+import type { DType, FloatDType, FloatTensorLike, NestedNumbers, Shape, SourceOf, Tensor, TensorLike, TensorOptions } from './tensor.js';
 import type { Trainer, TrainerOptions } from './trainer.js';
 import type { Transformer, TransformerBlock, TransformerBlockConfig, TransformerConfig } from './transformer.js';
 
@@ -158,11 +148,7 @@ export interface Multihead {
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
    * nothing allocated.
    */
-  attention<
-    const R extends readonly AttentionReturn[] = [],
-    const O extends FloatDType = 'f32',
-    const C extends readonly Capture[] = [],
-  >(
+  attention<const R extends readonly AttentionReturn[] = [], const O extends FloatDType = 'f32', const C extends readonly Capture[] = []>(
     q: FloatTensorLike,
     k: FloatTensorLike,
     v: FloatTensorLike,
@@ -211,11 +197,7 @@ export interface Multihead {
    * @param k (B, H_kv, N_k, d_k)
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
-  scores(
-    q: FloatTensorLike,
-    k: FloatTensorLike,
-    options: ScoresOptions,
-  ): Generator<ScoreRows, void, undefined>;
+  scores(q: FloatTensorLike, k: FloatTensorLike, options: ScoresOptions): Generator<ScoreRows, void, undefined>;
 
   /**
    * Attention of packed sequences of different lengths. Each sequence attends only to itself.

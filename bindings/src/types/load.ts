@@ -6,13 +6,7 @@ import type { PlatformAbortSignal, PlatformModule, PlatformResponse, PlatformURL
 export type Simd = 'relaxed' | 'simd128';
 
 /** A `.wasm` file: its address, a response with it, its bytes, or the compiled module. */
-export type WasmSource =
-  | string
-  | PlatformURL
-  | PlatformResponse
-  | ArrayBuffer
-  | ArrayBufferView<ArrayBuffer>
-  | PlatformModule;
+export type WasmSource = string | PlatformURL | PlatformResponse | ArrayBuffer | ArrayBufferView<ArrayBuffer> | PlatformModule;
 
 /** Options of load(). */
 export interface LoadOptions {

@@ -433,7 +433,10 @@ export interface Model extends ModelAnalyses {
   readonly disposed: boolean;
 
   /** Token ids and tokens of a text, or of messages. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
-  encode(text: string | readonly ChatMessage[], options?: EncodeOptions): Promise<{
+  encode(
+    text: string | readonly ChatMessage[],
+    options?: EncodeOptions,
+  ): Promise<{
     /** Token ids. */
     readonly ids: readonly number[];
     /** The tokens as the vocabulary spells them. */
@@ -485,10 +488,7 @@ export interface Model extends ModelAnalyses {
    *
    * @throws {MultiheadError} `E_OPTION`, also for logits or a pooler output that are not finite; `E_SHAPE`, `E_MEMORY`
    */
-  forward<const R extends readonly ForwardOutput[]>(
-    input: ModelInput,
-    options: ForwardOptions<R>,
-  ): Promise<ForwardResult<R>>;
+  forward<const R extends readonly ForwardOutput[]>(input: ModelInput, options: ForwardOptions<R>): Promise<ForwardResult<R>>;
   /** The logits, or the last hidden state of a model that has none. */
   forward(input: ModelInput, options?: ForwardOptions<undefined>): Promise<DefaultForwardResult>;
   /**

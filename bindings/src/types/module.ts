@@ -102,10 +102,7 @@ export interface HeadTools {
 export type ModuleReturn = 'weights' | 'meanWeights';
 
 /** The options that {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step} share. */
-export interface ModuleOptions<
-  R extends readonly ModuleReturn[] = readonly ModuleReturn[],
-  T extends TraceOption = TraceOption,
-> {
+export interface ModuleOptions<R extends readonly ModuleReturn[] = readonly ModuleReturn[], T extends TraceOption = TraceOption> {
   /** Results besides `output`. Default none. `'weights'` has N_q × N elements per head. */
   readonly return?: R | undefined;
   /** Which steps to copy out. Default `false`. A trace does not change the output. */
@@ -128,10 +125,7 @@ export interface ModuleOptions<
  * the module appends are visible to every query. `mask` is true where a query MAY attend. PyTorch's masks mean the
  * opposite; pass them as `attnMaskBlocked` and `keyPaddingBlocked`.
  */
-export interface ForwardOptions<
-  R extends readonly ModuleReturn[] = readonly ModuleReturn[],
-  T extends TraceOption = TraceOption,
->
+export interface ForwardOptions<R extends readonly ModuleReturn[] = readonly ModuleReturn[], T extends TraceOption = TraceOption>
   extends MaskOptions, ModuleOptions<R, T> {
   /**
    * `attn_mask` of `nn.MultiheadAttention`: true = may NOT attend. (N_q, N_k); (B, H, N_q, N_k), where
@@ -148,10 +142,7 @@ export interface ForwardOptions<
  * Options of {@link MultiHeadAttention.step}. The keys of `mask` and `bias` are all tokens so far,
  * including the new ones.
  */
-export interface StepOptions<
-  R extends readonly ModuleReturn[] = readonly ModuleReturn[],
-  T extends TraceOption = TraceOption,
->
+export interface StepOptions<R extends readonly ModuleReturn[] = readonly ModuleReturn[], T extends TraceOption = TraceOption>
   extends Omit<MaskOptions, 'causal' | 'window' | 'kvLengths' | 'rope'>, ModuleOptions<R, T> {}
 
 /** Options of {@link MultiHeadAttention.backward}: the options of the forward() call. */
@@ -174,9 +165,7 @@ export type ModuleResult<R extends readonly ModuleReturn[] = [], T extends Trace
   readonly output: Tensor;
   /** `undefined` without the option `trace`. */
   readonly trace: TraceOf<T>;
-} & (number extends R['length']
-  ? Partial<Pick<ModuleTensors, R[number]>>
-  : Pick<ModuleTensors, R[number]>) &
+} & (number extends R['length'] ? Partial<Pick<ModuleTensors, R[number]>> : Pick<ModuleTensors, R[number]>) &
   DisposableResult;
 
 /** Queries, keys and values of cross-attention. */
@@ -295,11 +284,7 @@ export interface MultiHeadAttention {
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
    * allocated.
    */
-  backward(
-    query: TensorLike | ModuleInputs,
-    dOut: TensorLike,
-    options?: ModuleBackwardOptions,
-  ): ModuleGradients;
+  backward(query: TensorLike | ModuleInputs, dOut: TensorLike, options?: ModuleBackwardOptions): ModuleGradients;
 
   /**
    * Makes an empty cache for {@link MultiHeadAttention.step} of this module. Dispose it like a tensor.

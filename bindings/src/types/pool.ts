@@ -168,11 +168,7 @@ export interface Pool {
   /**
    * {@link Multihead.attentionVarlen}, divided by sequences; long sequences are also divided by heads and query rows.
    */
-  attentionVarlen<
-    const R extends readonly 'lse'[] = [],
-    const O extends FloatDType = 'f32',
-    const T extends boolean = false,
-  >(
+  attentionVarlen<const R extends readonly 'lse'[] = [], const O extends FloatDType = 'f32', const T extends boolean = false>(
     q: FloatTensorLike,
     k: FloatTensorLike,
     v: FloatTensorLike,
@@ -184,21 +180,14 @@ export interface Pool {
    * operands are copied at the call; the first `next()` throws any error about them. If a worker ends, another one
    * computes its chunk once more.
    */
-  scores(
-    q: FloatTensorLike,
-    k: FloatTensorLike,
-    options: ScoresOptions & PoolCallOptions,
-  ): AsyncGenerator<ScoreRows, void, undefined>;
+  scores(q: FloatTensorLike, k: FloatTensorLike, options: ScoresOptions & PoolCallOptions): AsyncGenerator<ScoreRows, void, undefined>;
 
   /**
    * {@link Multihead.attentionBackward}, divided by batch entries and key/value heads. The terms of a sum stay in one
    * worker: all batch entries for `dSinks`, all entries or heads that share a bias for its `dBias`, and the whole call for
    * `dQGain` and `dKGain`.
    */
-  attentionBackward<
-    const R extends readonly GradientName[] | undefined = undefined,
-    const T extends boolean = false,
-  >(
+  attentionBackward<const R extends readonly GradientName[] | undefined = undefined, const T extends boolean = false>(
     inputs: AttentionBackwardInputs,
     options?: Pooled<AttentionBackwardOptions<R>> & PoolTransferOptions<T>,
   ): Promise<Plain<AttentionBackwardResult<R>> & TransferResult<T, keyof AttentionBackwardInputs>>;
@@ -208,10 +197,7 @@ export interface Pool {
    * heads. With `dSinks` it is divided by heads only, or not at all with dropout. With `dQGain` or `dKGain` one worker
    * runs it.
    */
-  attentionVarlenBackward<
-    const R extends readonly VarlenGradientName[] | undefined = undefined,
-    const T extends boolean = false,
-  >(
+  attentionVarlenBackward<const R extends readonly VarlenGradientName[] | undefined = undefined, const T extends boolean = false>(
     inputs: AttentionBackwardInputs,
     options: Pooled<VarlenBackwardOptions<R>> & PoolTransferOptions<T>,
   ): Promise<Plain<VarlenBackwardResult<R>> & TransferResult<T, keyof AttentionBackwardInputs>>;

@@ -153,11 +153,7 @@ export interface PoolKVCache
   /** {@link KVCache.bytes} of the part that the first worker holds. */
   readonly bytes: number;
   /** Runs {@link KVCache.attend} in the worker. */
-  attend<
-    const R extends readonly AttentionReturn[] = [],
-    const O extends FloatDType = 'f32',
-    const C extends readonly Capture[] = [],
-  >(
+  attend<const R extends readonly AttentionReturn[] = [], const O extends FloatDType = 'f32', const C extends readonly Capture[] = []>(
     q: FloatTensorLike,
     options?: Pooled<CacheAttendOptions<R, O, C>>,
   ): Promise<Plain<AttentionResult<R, O, C>>>;
@@ -210,11 +206,7 @@ export interface PoolTransformerBlock
     options?: Pooled<BlockOptions<R, T>>,
   ): Promise<Plain<BlockResult<R, T>>>;
   /** Runs {@link TransformerBlock.backward} in the worker. */
-  backward(
-    x: TensorLike,
-    dOut: TensorLike,
-    options?: Pooled<ModuleBackwardOptions>,
-  ): Promise<Plain<ReturnType<TransformerBlock['backward']>>>;
+  backward(x: TensorLike, dOut: TensorLike, options?: Pooled<ModuleBackwardOptions>): Promise<Plain<ReturnType<TransformerBlock['backward']>>>;
   /** Runs {@link TransformerBlock.createCache} in the worker. */
   createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
   /** Runs {@link TransformerBlock.step} in the worker. */

@@ -65,13 +65,7 @@ export interface PreparedAttention {
    * disposed; `E_SHAPE`; `E_OPTION` for an argument that is not a tensor of this `Multihead`, for
    * another dtype, or if `out` is an input. A call that throws writes nothing.
    */
-  run(
-    q: Tensor<FloatDType>,
-    k: Tensor<FloatDType>,
-    v: Tensor<FloatDType>,
-    out: Tensor<FloatDType>,
-    lse?: Tensor,
-  ): void;
+  run(q: Tensor<FloatDType>, k: Tensor<FloatDType>, v: Tensor<FloatDType>, out: Tensor<FloatDType>, lse?: Tensor): void;
   /**
    * Replaces `kvLengths`, the number of keys per batch entry, for all following runs. Allocates nothing.
    * It allows decoding without allocations: write each new key and value into tensors of a fixed size,

@@ -132,10 +132,7 @@ export interface SafetensorsReader {
  * @throws {MultiheadError} `E_FORMAT` as `readSafetensors()`; `E_LOAD` for a response with an HTTP error and for a
  * source that cannot be read; `E_OPTION` for a source of another type, or a response that was read; `E_ABORTED`
  */
-export type OpenSafetensors = (
-  source: PlatformBlob | PlatformResponse,
-  options?: OpenSafetensorsOptions,
-) => Promise<SafetensorsReader>;
+export type OpenSafetensors = (source: PlatformBlob | PlatformResponse, options?: OpenSafetensorsOptions) => Promise<SafetensorsReader>;
 
 /**
  * The tensors to write, by name: tensors, typed arrays with a shape, or tensors from `readSafetensors()`.

@@ -19,19 +19,7 @@ import type { NestedNumbers, TensorLike } from './tensor.js';
  *
  * The names are those of TransformerLens, but `q` and `k` are taken after the norm of heads and the rotary embedding.
  */
-export type Site =
-  | 'resid_pre'
-  | 'q'
-  | 'k'
-  | 'v'
-  | 'scores'
-  | 'pattern'
-  | 'z'
-  | 'attn_out'
-  | 'resid_mid'
-  | 'mlp_hidden'
-  | 'mlp_out'
-  | 'resid_post';
+export type Site = 'resid_pre' | 'q' | 'k' | 'v' | 'scores' | 'pattern' | 'z' | 'attn_out' | 'resid_mid' | 'mlp_hidden' | 'mlp_out' | 'resid_post';
 
 /** A value to read. */
 export interface Capture {

@@ -17,11 +17,7 @@ export type FloatDType = 'f32' | HalfDType;
 export type DType = FloatDType | 'bool';
 
 /** The typed array of a {@link DType}. For half-precision floats it holds their bits. */
-export type DataOf<D extends DType> = D extends 'f32'
-  ? Float32Array
-  : D extends 'bool'
-    ? Uint8Array
-    : Uint16Array;
+export type DataOf<D extends DType> = D extends 'f32' ? Float32Array : D extends 'bool' ? Uint8Array : Uint16Array;
 
 /** Extents, outermost first: one to four non-negative integers. An extent of 0 is legal. */
 export type Shape = readonly number[];
@@ -115,8 +111,7 @@ type PlainHalves<D extends HalfDType> = [D] extends [never]
     };
 
 /** A typed array with a shape, as an argument. For the bits of half-precision floats, `dtype` is required. */
-export type PlainTensor<D extends DType = 'f32'> =
-  PlainNumbers<Exclude<D, HalfDType>> | PlainHalves<Extract<D, HalfDType>>;
+export type PlainTensor<D extends DType = 'f32'> = PlainNumbers<Exclude<D, HalfDType>> | PlainHalves<Extract<D, HalfDType>>;
 
 /**
  * A tensor, or a typed array with a shape. The call copies a typed array into WebAssembly memory and
@@ -138,7 +133,11 @@ export interface Float16Numbers {
 export type FloatTensorLike = TensorLike<FloatDType> | Float16Numbers;
 
 /** Numbers, or arrays of them in arrays, up to four levels. */
-export type NestedNumbers = readonly number[] | readonly (readonly number[])[] | readonly (readonly (readonly number[])[])[] | readonly (readonly (readonly (readonly number[])[])[])[];
+export type NestedNumbers =
+  | readonly number[]
+  | readonly (readonly number[])[]
+  | readonly (readonly (readonly number[])[])[]
+  | readonly (readonly (readonly (readonly number[])[])[])[];
 
 /** The arrays that {@link Multihead.tensor} accepts for this dtype. */
 export type SourceOf<D extends DType> =

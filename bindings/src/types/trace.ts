@@ -43,14 +43,7 @@ export type TraceName =
   | 'output';
 
 /** Steps that only some calls have. */
-export type ConditionalTraceName =
-  | 'xKey'
-  | 'xValue'
-  | 'qLatent'
-  | 'kvLatent'
-  | 'kRope'
-  | 'latentOut'
-  | 'headShares';
+export type ConditionalTraceName = 'xKey' | 'xValue' | 'qLatent' | 'kvLatent' | 'kRope' | 'latentOut' | 'headShares';
 
 /** One step of a forward pass: a copy on the JavaScript heap, which needs no dispose(). */
 export interface TraceStep<N extends TraceName = TraceName> {
@@ -72,8 +65,4 @@ type Traced<N extends TraceName> = {
 };
 
 /** The steps that a {@link TraceOption} selects, by name and in the order of computation. */
-export type TraceOf<T extends TraceOption> = T extends true
-  ? Traced<TraceName>
-  : T extends readonly TraceName[]
-    ? Traced<T[number]>
-    : undefined;
+export type TraceOf<T extends TraceOption> = T extends true ? Traced<TraceName> : T extends readonly TraceName[] ? Traced<T[number]> : undefined;

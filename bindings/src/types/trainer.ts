@@ -79,8 +79,7 @@ export interface BatchOptions {
  * Options of {@link Trainer.step} and {@link Trainer.accumulate}: the options of {@link Transformer.forward} that
  * change the model's function.
  */
-export interface TrainerStepOptions
-  extends BatchOptions, Omit<ForwardOptions, 'causal' | 'return' | 'trace' | 'out' | 'training' | 'dropoutSeed'> {}
+export interface TrainerStepOptions extends BatchOptions, Omit<ForwardOptions, 'causal' | 'return' | 'trace' | 'out' | 'training' | 'dropoutSeed'> {}
 
 /** The state from which a training continues: a {@link Trainer}, or an {@link Experiment} with its trainer. */
 export interface TrainingState {

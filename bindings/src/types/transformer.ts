@@ -37,10 +37,7 @@ export type Norm = 'none' | 'layerNorm' | 'rmsNorm';
 export type ParameterNames = 'torch' | 'gpt2';
 
 /** Configuration of {@link Multihead.transformerBlock}: options of its attention, its norms and its MLP. */
-export interface TransformerBlockConfig extends Omit<
-  MultiHeadAttentionConfig,
-  'kdim' | 'vdim' | 'outDim' | 'batchFirst'
-> {
+export interface TransformerBlockConfig extends Omit<MultiHeadAttentionConfig, 'kdim' | 'vdim' | 'outDim' | 'batchFirst'> {
   /** Hidden width of the MLP. Default: no MLP. */
   readonly mlpDim?: number | undefined;
   /** Default `'gelu'`. */
@@ -123,10 +120,10 @@ type Filled<C, Open extends keyof C> = {
 export type BlockReturn = 'attentionOut';
 
 /** Options of {@link TransformerBlock.forward}: the same as of {@link MultiHeadAttention.forward}, except `return`. */
-export interface BlockOptions<
-  R extends readonly BlockReturn[] = readonly BlockReturn[],
-  T extends TraceOption = TraceOption,
-> extends Omit<ForwardOptions<[], T>, 'return'> {
+export interface BlockOptions<R extends readonly BlockReturn[] = readonly BlockReturn[], T extends TraceOption = TraceOption> extends Omit<
+  ForwardOptions<[], T>,
+  'return'
+> {
   /**
    * `'attentionOut'` (B, N, embedDim): the output of attention, before the residual addition. Default
    * none.
@@ -135,10 +132,10 @@ export interface BlockOptions<
 }
 
 /** Options of {@link TransformerBlock.step}: the same as of {@link MultiHeadAttention.step}, except `return`. */
-export interface BlockStepOptions<
-  R extends readonly BlockReturn[] = readonly BlockReturn[],
-  T extends TraceOption = TraceOption,
-> extends Omit<StepOptions<[], T>, 'return'> {
+export interface BlockStepOptions<R extends readonly BlockReturn[] = readonly BlockReturn[], T extends TraceOption = TraceOption> extends Omit<
+  StepOptions<[], T>,
+  'return'
+> {
   /** See {@link BlockOptions.return}. */
   readonly return?: R | undefined;
 }
@@ -152,9 +149,7 @@ export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOp
   readonly output: Tensor;
   /** The trace of the attention; `undefined` without the option `trace`. */
   readonly trace: TraceOf<T>;
-} & (number extends R['length']
-  ? { readonly [N in R[number]]?: Tensor }
-  : { readonly [N in R[number]]: Tensor }) &
+} & (number extends R['length'] ? { readonly [N in R[number]]?: Tensor } : { readonly [N in R[number]]: Tensor }) &
   DisposableResult;
 
 /**
@@ -251,35 +246,24 @@ interface ModelOptions<R extends readonly TransformerReturn[], T extends TraceOp
 }
 
 /** Options of {@link Transformer.forward}: options of the attention module, applied in every layer. */
-export interface TransformerOptions<
-  R extends readonly TransformerReturn[] = readonly TransformerReturn[],
-  T extends TraceOption = TraceOption,
->
+export interface TransformerOptions<R extends readonly TransformerReturn[] = readonly TransformerReturn[], T extends TraceOption = TraceOption>
   extends Omit<ForwardOptions, 'causal' | 'return' | 'trace' | 'out'>, ModelOptions<R, T> {
   /** Number of sequences of equal length in `tokens`, one after the other. Default 1. */
   readonly batch?: number | undefined;
 }
 
 /** Options of {@link Transformer.step}: options of the attention module, applied in every layer. */
-export interface TransformerStepOptions<
-  R extends readonly TransformerReturn[] = readonly TransformerReturn[],
-  T extends TraceOption = TraceOption,
->
+export interface TransformerStepOptions<R extends readonly TransformerReturn[] = readonly TransformerReturn[], T extends TraceOption = TraceOption>
   extends Omit<StepOptions, 'return' | 'trace' | 'out'>, ModelOptions<R, T> {}
 
 /**
  * Result of {@link Transformer.forward} and {@link Transformer.step}. The caller disposes its
  * tensors, or the whole result with `using`.
  */
-export type TransformerResult<
-  R extends readonly TransformerReturn[] = ['logits'],
-  T extends TraceOption = false,
-> = {
+export type TransformerResult<R extends readonly TransformerReturn[] = ['logits'], T extends TraceOption = false> = {
   /** The trace of each layer's attention; `undefined` without the option `trace`. */
   readonly traces: T extends false ? undefined : TraceOf<T>[];
-} & (number extends R['length']
-  ? { readonly [N in R[number]]?: Tensor }
-  : { readonly [N in R[number]]: Tensor }) &
+} & (number extends R['length'] ? { readonly [N in R[number]]?: Tensor } : { readonly [N in R[number]]: Tensor }) &
   DisposableResult;
 
 /**
@@ -310,10 +294,7 @@ export interface Transformer {
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION` (also for sequences longer than `maxPositions`),
    * `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing allocated.
    */
-  forward<
-    const R extends readonly TransformerReturn[] = ['logits'],
-    const T extends TraceOption = false,
-  >(
+  forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     options?: TransformerOptions<R, T>,
   ): TransformerResult<R, T>;
@@ -333,10 +314,7 @@ export interface Transformer {
    * than its capacity or `maxPositions`, and for a model with `causal: false`; `E_DISPOSED`; `E_MEMORY`.
    * A call that throws leaves the cache unchanged.
    */
-  step<
-    const R extends readonly TransformerReturn[] = ['logits'],
-    const T extends TraceOption = false,
-  >(
+  step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     cache: TransformerCache,
     options?: TransformerStepOptions<R, T>,

@@ -54,10 +54,7 @@ function parsed(args) {
     // Node's message is "Unknown option '--x'. To specify …": keep its first sentence.
     if (!error.code?.startsWith('ERR_PARSE_ARGS')) throw error;
     const expected = Object.keys(OPTIONS).map((name) => `--${name}`);
-    throw new UsageError(
-      `${error.message.split('. ', 1)[0]}; expected ${WHERE.join(', ')} or ${expected.join(', ')}`,
-      HELP,
-    );
+    throw new UsageError(`${error.message.split('. ', 1)[0]}; expected ${WHERE.join(', ')} or ${expected.join(', ')}`, HELP);
   }
 }
 
@@ -69,8 +66,7 @@ export function readArguments(args) {
   }
   oneOf('simd', values.simd, ['relaxed', 'simd128', 'both']);
   oneOf('browser', values.browser, ['chromium', 'firefox', 'both']);
-  if (values.chart && !values.chart.endsWith('.svg'))
-    throw new UsageError(`--chart: expected a name that ends in .svg; got ${values.chart}`);
+  if (values.chart && !values.chart.endsWith('.svg')) throw new UsageError(`--chart: expected a name that ends in .svg; got ${values.chart}`);
   if (values.workers && !/^[1-9]\d?(,[1-9]\d?)*$/.test(values.workers))
     throw new UsageError(`--workers: expected numbers such as 1,2; got ${values.workers}`);
   try {

@@ -12,12 +12,10 @@ const PANEL = { title: 44, axis: 46 };
 // The palette of Okabe and Ito, which color-blind readers can distinguish; multihead's color comes first.
 const COLORS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#d55e00'];
 
-const escaped = (text) =>
-  String(text).replace(/[&<>"]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]);
+const escaped = (text) => String(text).replace(/[&<>"]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]);
 
 const text = (x, y, content, attributes = '') => `<text x="${x}" y="${y}" ${attributes}>${escaped(content)}</text>`;
-const rectangle = (x, y, width, height, fill) =>
-  `<rect x="${x}" y="${y}" width="${width.toFixed(1)}" height="${height}" fill="${fill}"/>`;
+const rectangle = (x, y, width, height, fill) => `<rect x="${x}" y="${y}" width="${width.toFixed(1)}" height="${height}" fill="${fill}"/>`;
 const vertical = (x, top, bottom, stroke) => `<line x1="${x}" y1="${top}" x2="${x}" y2="${bottom}" ${stroke}/>`;
 
 /** Returns 0 and round numbers, up to the first that is at least `largest`. */
@@ -68,8 +66,7 @@ function panelsOf({ machine, benchmarks }) {
   );
 }
 
-const heightOf = ({ groups }) =>
-  PANEL.title + PANEL.axis + groups.reduce((sum, { bars }) => sum + bars.length * BAR + GROUP_GAP, 0);
+const heightOf = ({ groups }) => PANEL.title + PANEL.axis + groups.reduce((sum, { bars }) => sum + bars.length * BAR + GROUP_GAP, 0);
 
 function panel({ title, unit, called, limit, groups }, top, colorOf) {
   const values = groups.flatMap(({ bars }) => bars.map(({ value }) => value));
@@ -87,26 +84,14 @@ function panel({ title, unit, called, limit, groups }, top, colorOf) {
     parts.push(text(LEFT - 8, y + (bars.length * BAR) / 2 + 4, name, 'text-anchor="end"'));
     for (const { series, value } of bars) {
       parts.push(rectangle(LEFT, y, x(value) - LEFT, BAR - 2, colorOf(series)));
-      parts.push(
-        text(
-          (x(value) + 4).toFixed(1),
-          y + BAR - 4,
-          value < 10 ? value.toFixed(1) : value.toFixed(0),
-          'font-size="10" fill="#333"',
-        ),
-      );
+      parts.push(text((x(value) + 4).toFixed(1), y + BAR - 4, value < 10 ? value.toFixed(1) : value.toFixed(0), 'font-size="10" fill="#333"'));
       y += BAR;
     }
     y += GROUP_GAP;
   }
   parts.push(vertical(x(limit).toFixed(1), top + PANEL.title - 6, bottom, 'stroke="#b00020" stroke-dasharray="5 3"'));
   parts.push(
-    text(
-      x(limit).toFixed(1),
-      top + PANEL.title - 10,
-      `${called} ${limit.toFixed(0)}`,
-      'text-anchor="middle" fill="#b00020" font-size="11"',
-    ),
+    text(x(limit).toFixed(1), top + PANEL.title - 10, `${called} ${limit.toFixed(0)}`, 'text-anchor="middle" fill="#b00020" font-size="11"'),
   );
   return parts.join('\n');
 }
@@ -116,9 +101,7 @@ export function chart({ runs }) {
   const panels = runs.flatMap(panelsOf);
   const series = ['multihead', ...peersOf(runs.flatMap(({ benchmarks }) => benchmarks))];
   const colorOf = (name) => COLORS[series.indexOf(name) % COLORS.length];
-  const legend = series.map(
-    (name, at) => rectangle(16 + at * 150, 14, 12, 12, colorOf(name)) + text(34 + at * 150, 24, name),
-  );
+  const legend = series.map((name, at) => rectangle(16 + at * 150, 14, 12, 12, colorOf(name)) + text(34 + at * 150, 24, name));
   let top = 38;
   const drawn = panels.map((one) => {
     const shown = panel(one, top, colorOf);

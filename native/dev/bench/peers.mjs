@@ -35,13 +35,10 @@ export async function installPeers() {
     tell('build/peers');
     // Run no install scripts: they would download GPU libraries, and the packages already contain the CPU's.
     await buildFolder(FOLDER, recipe, {}, (folder) =>
-      run(
-        [...npmProgram(), 'install', '--prefix', folder, '--ignore-scripts', '--no-audit', '--no-fund', ...packages],
-        {
-          cwd: folder,
-          advice: `The peers come from the npm registry; without --peers nothing is downloaded.`,
-        },
-      ),
+      run([...npmProgram(), 'install', '--prefix', folder, '--ignore-scripts', '--no-audit', '--no-fund', ...packages], {
+        cwd: folder,
+        advice: `The peers come from the npm registry; without --peers nothing is downloaded.`,
+      }),
     );
   });
   return FOLDER;

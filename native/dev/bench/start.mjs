@@ -31,8 +31,7 @@ async function start() {
 window.started = start();
 `;
 
-export const chosenStarts = ({ simd, filter }) =>
-  STARTS.filter(({ name, wasm }) => new RegExp(filter).test(name) && (wasm || simd === 'simd128'));
+export const chosenStarts = ({ simd, filter }) => STARTS.filter(({ name, wasm }) => new RegExp(filter).test(name) && (wasm || simd === 'simd128'));
 
 /** Writes a page per entry point into the site; `wasm` files lie next to their bundle. */
 async function makePages(site, starts, simd) {

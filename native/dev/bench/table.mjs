@@ -2,8 +2,7 @@
 import { machineLine, short, threadsText, time, titleOf } from '../../../bindings/bench/rows.mjs';
 import { peersOf, threadsOf } from './document.mjs';
 
-const markdownTable = (titles, rows) =>
-  [titles, titles.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
+const markdownTable = (titles, rows) => [titles, titles.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
 
 const withoutThreads = (name) => name.replace(/\/threads:\d+$/, '');
 const milliseconds = (us) => short(us / 1000, us < 10_000 ? 1 : 0);
@@ -17,9 +16,7 @@ function rate({ us, least_us: least, most_us: most, pages, GFLOPS, pct_peak: pea
 function ratesTable(runs) {
   const columns = runs.flatMap(({ machine, benchmarks }) =>
     [...new Set(benchmarks.map(({ name }) => threadsOf(name)))].map((threads) => ({
-      title: [titleOf(machine), machine.engine?.split(',', 1)[0], machine.threads > 1 && threadsText(threads)]
-        .filter(Boolean)
-        .join(', '),
+      title: [titleOf(machine), machine.engine?.split(',', 1)[0], machine.threads > 1 && threadsText(threads)].filter(Boolean).join(', '),
       find: (name) => benchmarks.find((one) => one.name === `${name}/threads:${threads}`),
     })),
   );
@@ -40,11 +37,7 @@ function peersTable({ machine, benchmarks }) {
     if (!peer) return '–';
     return peer.message ?? `${time(peer.us)} (${peer.ratio.toFixed(2)}×)${peer.note ? ` ${peer.note}` : ''}`;
   };
-  const rows = compared.map((benchmark) => [
-    `\`${benchmark.name}\``,
-    time(benchmark.us),
-    ...peers.map((name) => cell(benchmark.peers[name])),
-  ]);
+  const rows = compared.map((benchmark) => [`\`${benchmark.name}\``, time(benchmark.us), ...peers.map((name) => cell(benchmark.peers[name]))]);
   const title = `µs a call, ${titleOf(machine)}; in brackets, times as long as ours`;
   return `\n\n${title}\n\n${markdownTable(['benchmark', 'ours', ...peers], rows)}`;
 }

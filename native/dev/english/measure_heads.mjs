@@ -51,8 +51,7 @@ export async function measureHeads(model, ids, tokens) {
   const plain = passages(ids, LENGTH);
   const repeated = passages(ids, LENGTH / 2).map((part) => Int32Array.from([...part, ...part]));
 
-  const statistics = (weights, heads, options) =>
-    mh.scope(() => headStatistics(mh, mh.tensor(weights, [heads, LENGTH, LENGTH]), options));
+  const statistics = (weights, heads, options) => mh.scope(() => headStatistics(mh, mh.tensor(weights, [heads, LENGTH, LENGTH]), options));
 
   /** The scores of a head by name; `weightsOf` gives the weights of all heads on a passage, (heads, N, N). */
   async function scores(heads, weightsOf) {
@@ -69,8 +68,7 @@ export async function measureHeads(model, ids, tokens) {
       const weights = await weightsOf(passage);
       lists.induction.push(statistics(weights, heads, { tokens: passage }).induction);
     }
-    return (head) =>
-      Object.fromEntries(Object.entries(lists).map(([name, list]) => [name, rounded(mean(list.map((of) => of[head])))]));
+    return (head) => Object.fromEntries(Object.entries(lists).map(([name, list]) => [name, rounded(mean(list.map((of) => of[head])))]));
   }
 
   const heads = [];

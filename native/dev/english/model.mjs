@@ -77,7 +77,7 @@ export async function trainModel({ training, heldOut, vocabulary, recipe, onProg
     trainer.setLearningRate(rateAt(step, all));
     sum += trainer.step(tokens, targets, { batch }).loss;
     if (step % every !== 0 && step !== steps) continue;
-    onProgress({ step, loss: sum / ((step - 1) % every + 1), heldOut: lossOn(model, heldOut) });
+    onProgress({ step, loss: sum / (((step - 1) % every) + 1), heldOut: lossOn(model, heldOut) });
     sum = 0;
   }
   trainer.dispose();

@@ -9,8 +9,7 @@ const CHARACTERS = (() => {
 const WORD = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
 
 /** The words of a text as characters of bytes. */
-const wordsOf = (text) =>
-  (text.match(WORD) ?? []).map((word) => [...Buffer.from(word)].map((byte) => CHARACTERS[byte]).join(''));
+const wordsOf = (text) => (text.match(WORD) ?? []).map((word) => [...Buffer.from(word)].map((byte) => CHARACTERS[byte]).join(''));
 
 /** The text that a model reads: every paragraph begins with a space, like a word inside of it, and ends with a line break. */
 export const joined = (paragraphs) => paragraphs.map((paragraph) => ` ${paragraph}\n`).join('');

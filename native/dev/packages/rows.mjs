@@ -64,7 +64,11 @@ const cloudflareRow = {
   },
 };
 
-const modes = [['node16', 'node16'], ['nodenext', 'nodenext'], ['esnext', 'bundler']];
+const modes = [
+  ['node16', 'node16'],
+  ['nodenext', 'nodenext'],
+  ['esnext', 'bundler'],
+];
 const modeNames = '`node16`, `nodenext`, `bundler`';
 
 const typescriptRow = (version, modes, names) => ({
@@ -95,7 +99,10 @@ const testRunnerRow = (name, tools, { needs, env, command, imports = '', inJsdom
     const tests = `${imports}import { call } from './call.js';
 test('a call', async () => expect(await call()).toMatch(/^ok/));
 `;
-    for (const [environment, modules] of [['node', FILES], ['jsdom', inJsdom]]) {
+    for (const [environment, modules] of [
+      ['node', FILES],
+      ['jsdom', inJsdom],
+    ]) {
       await project.write({ 'call.js': call(modules), 'call.test.js': tests });
       await project.run([...command, environment], { env: { ...project.env, ...env } });
       project.seen.add(environment);
@@ -203,8 +210,7 @@ const parcelRow = (what, { modules, needs, manifest = {}, tools = [] }) => ({
 const nextFiles = {
   'call.js': call(),
   'next.config.mjs': "export default { output: 'standalone', outputFileTracingRoot: process.cwd() };\n",
-  'app/layout.js':
-    'export default function Layout({ children }) { return <html lang="en"><body>{children}</body></html>; }\n',
+  'app/layout.js': 'export default function Layout({ children }) { return <html lang="en"><body>{children}</body></html>; }\n',
   'app/page.js': `import { call } from '../call.js';
 export const dynamic = 'force-dynamic';
 export default async function Page() { return <p>{await call()}</p>; }
@@ -228,10 +234,14 @@ const nextRow = (name, flags) => ({
     // Copy the static files into the standalone folder, which then has everything that the server's page needs.
     await project.run(['node', '-e', "require('node:fs').cpSync('.next/static', '.next/standalone/.next/static', { recursive: true })"]);
     await project.moved('.next/standalone', (folder) =>
-      project.withServer(['node', 'server.js'], async (url) => {
-        await project.expectHtml(url);
-        await project.expectPage({ url, path: 'client' });
-      }, { cwd: folder }),
+      project.withServer(
+        ['node', 'server.js'],
+        async (url) => {
+          await project.expectHtml(url);
+          await project.expectPage({ url, path: 'client' });
+        },
+        { cwd: folder },
+      ),
     );
   },
 });
@@ -324,9 +334,7 @@ export const ROWS = [
   ...bundlerRows('esbuild', ['esbuild@0.28'], (project, entry) =>
     project.run(['esbuild', entry, '--bundle', '--format=esm', '--outdir=out', '--log-level=warning']),
   ),
-  ...bundlerRows('`bun build`', ['bun@1'], (project, entry) =>
-    project.run(['bun', 'build', entry, '--outdir', 'out', '--target', 'browser']),
-  ),
+  ...bundlerRows('`bun build`', ['bun@1'], (project, entry) => project.run(['bun', 'build', entry, '--outdir', 'out', '--target', 'browser'])),
   serverBundleRow('Rollup 4', rollupTools, async (project) => {
     await project.write({ 'rollup.config.js': rollupConfig });
     const env = { ...project.env, CONDITIONS: 'node' };

@@ -55,14 +55,25 @@ const compiler = (name, suite, packages, command, options = {}) => ({
 
 // Older versions than Debian 13's own cannot link its GoogleTest, which calls functions of the newer run-time library.
 const gcc = (version) =>
-  compiler(`gcc-${version}`, 'trixie', [`g++-${version}`, 'libhwy-dev', 'libgtest-dev', 'libbenchmark-dev'], `g++-${version}`, { unite: false, ownGoogleTest: version !== '14' });
+  compiler(`gcc-${version}`, 'trixie', [`g++-${version}`, 'libhwy-dev', 'libgtest-dev', 'libbenchmark-dev'], `g++-${version}`, {
+    unite: false,
+    ownGoogleTest: version !== '14',
+  });
 const clang = (version, suite) => compiler(`clang-${version}`, suite, [`clang-${version}`, 'g++'], `clang++-${version}`, { headersOnly: true });
 
 // MinGW's own linker links these programs. If lld does, an exception that passes through the streams of MinGW's C++ library
 // ends the program.
 const onWindows = (name, packages, cross, { flags, libraries, unite }) => ({
   name,
-  build: { suite: 'trixie', linkFlags: '-static', libraries, packages: [...packages, 'wine64', 'wine'], cross: { system: 'Windows', processor: 'AMD64', ...cross }, flags, unite },
+  build: {
+    suite: 'trixie',
+    linkFlags: '-static',
+    libraries,
+    packages: [...packages, 'wine64', 'wine'],
+    cross: { system: 'Windows', processor: 'AMD64', ...cross },
+    flags,
+    unite,
+  },
   run: 'wine',
   suffix: '.exe',
   notRun: {
@@ -100,7 +111,12 @@ const musl = compiler('musl', 'trixie', [CLANG, 'lld-19', 'g++-14', 'musl-dev', 
  * @type {Target[]}
  */
 export const TARGETS = [
-  ...arm64('', { 'arm64-neon': 'cortex-a72', 'arm64-sve128': 'max,sve-max-vq=1', 'arm64-sve256': 'max,sve-max-vq=2', 'arm64-sve512': 'max,sve-max-vq=4' }),
+  ...arm64('', {
+    'arm64-neon': 'cortex-a72',
+    'arm64-sve128': 'max,sve-max-vq=1',
+    'arm64-sve256': 'max,sve-max-vq=2',
+    'arm64-sve512': 'max,sve-max-vq=4',
+  }),
   ...arm64('-mcpu=neoverse-v2+aes', { 'arm64-bf16': 'max,sve-max-vq=1' }),
   ...emulated('riscv64', 'riscv64-linux-gnu', 'riscv64-linux-gnu', 'qemu-riscv64', {
     flags: '-march=rv64gcv',
@@ -125,7 +141,12 @@ export const TARGETS = [
       '*.SoftcapIsAccurate/*': 'NEON of 32 bits divides less exactly: the cap is off by 7.73e-6 where 7.63e-6 are allowed',
     },
   }),
-  onWindows('windows-clang', [CLANG, 'g++-mingw-w64-x86-64-posix'], { compiler: 'clang++-19', triple: MINGW }, { flags: '-march=x86-64-v3 -maes -mpclmul', libraries: '-lstdc++ -lpthread' }),
+  onWindows(
+    'windows-clang',
+    [CLANG, 'g++-mingw-w64-x86-64-posix'],
+    { compiler: 'clang++-19', triple: MINGW },
+    { flags: '-march=x86-64-v3 -maes -mpclmul', libraries: '-lstdc++ -lpthread' },
+  ),
   onWindows('windows-gcc', ['g++-mingw-w64-x86-64-posix'], { compiler: `${MINGW}-g++-posix` }, { unite: false }),
   compiler('libc++', 'trixie', [CLANG, 'libc++-19-dev', 'libc++abi-19-dev'], 'clang++-19', { flags: '-stdlib=libc++', headersOnly: true }),
   musl,

@@ -41,10 +41,7 @@ export function hides(causal: boolean, window: number, query: number, key: numbe
 
 /** The edits that lie within `tokens` and `heads` and that the mask does not hide. */
 export function fitting(bend: Bend, causal: boolean, tokens: number, heads: number): WeightEdit[] {
-  return bend.edits.filter(
-    ({ head, query, key }) =>
-      head < heads && query < tokens && key < tokens && !hides(causal, bend.window, query, key),
-  );
+  return bend.edits.filter(({ head, query, key }) => head < heads && query < tokens && key < tokens && !hides(causal, bend.window, query, key));
 }
 
 /** Below this sum, the weights that were not set are rounding noise: they get equal shares. */
@@ -55,11 +52,7 @@ const negligible = 1e-6;
  * fill the row up to 1. If the fixed weights exceed 1 in sum, or no other key is visible, they are divided by their
  * sum; if that sum is 0, all visible weights are equal.
  */
-export function editedRow(
-  row: ArrayLike<number>,
-  set: ReadonlyMap<number, number>,
-  hidden: (key: number) => boolean,
-): number[] {
+export function editedRow(row: ArrayLike<number>, set: ReadonlyMap<number, number>, hidden: (key: number) => boolean): number[] {
   const keys = Array.from(row, (_, key) => key).filter((key) => !hidden(key));
   const free = keys.filter((key) => !set.has(key));
   const given = keys.reduce((sum, key) => sum + (set.get(key) ?? 0), 0);

@@ -118,12 +118,7 @@ export function embed(tokens: readonly string[]): Float32Array<ArrayBuffer> {
   const letters = assignCodes(tokens.map(firstLetter));
   const x = new Float32Array(tokens.length * embedDim);
   tokens.forEach((token, i) => {
-    const row = [
-      ...positionCode(i),
-      ...codeWord(words[i]!),
-      ...codeWord(letters[i]!),
-      ...kinds.map((kind) => kind.of(token)),
-    ];
+    const row = [...positionCode(i), ...codeWord(words[i]!), ...codeWord(letters[i]!), ...kinds.map((kind) => kind.of(token))];
     x.set(row, i * embedDim);
   });
   return x;

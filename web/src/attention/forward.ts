@@ -77,10 +77,11 @@ function makeModule(mh: Multihead, heads: ForwardInput['heads'], given: GivenHea
       k_proj_weight: { data: weights.kProj, shape: [wide, embedDim] },
       v_proj_weight: { data: weights.vProj, shape: [wide, embedDim] },
       'out_proj.weight': { data: weights.outProj, shape: [embedDim, wide] },
-      ...(inBias && outBias && {
-        in_proj_bias: { data: inBias, shape: [3 * wide] },
-        'out_proj.bias': { data: outBias, shape: [embedDim] },
-      }),
+      ...(inBias &&
+        outBias && {
+          in_proj_bias: { data: inBias, shape: [3 * wide] },
+          'out_proj.bias': { data: outBias, shape: [embedDim] },
+        }),
     });
   } catch (error) {
     module.dispose();

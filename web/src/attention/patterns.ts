@@ -187,10 +187,12 @@ export interface ModuleWeights {
  */
 export function buildWeights(ids: readonly PatternId[]): ModuleWeights {
   const size = headDim * embedDim;
-  const [qProj, kProj, vProj, outProj] = Array.from(
-    { length: 4 },
-    () => new Float32Array(ids.length * size),
-  ) as [Projection, Projection, Projection, Projection];
+  const [qProj, kProj, vProj, outProj] = Array.from({ length: 4 }, () => new Float32Array(ids.length * size)) as [
+    Projection,
+    Projection,
+    Projection,
+    Projection,
+  ];
   ids.forEach((id, head) => {
     const pattern = patternOf(id);
     qProj.set(pattern.query(), head * size);

@@ -12,8 +12,7 @@ export interface Tokenized {
 
 // The page's own rule for words, because the word segmenters of browsers differ: Chromium finds 2 words in "U.S.A.", Firefox
 // 6, and their dictionaries for scripts without spaces differ, too. A shared link must give the same tokens everywhere.
-const graphemes =
-  typeof Intl.Segmenter === 'function' ? new Intl.Segmenter('en', { granularity: 'grapheme' }) : undefined;
+const graphemes = typeof Intl.Segmenter === 'function' ? new Intl.Segmenter('en', { granularity: 'grapheme' }) : undefined;
 
 /** Scripts without spaces between words: every sign is a token. */
 const unspaced = /[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Thai}\p{scx=Lao}\p{scx=Khmer}\p{scx=Mymr}]/u.source;
@@ -25,8 +24,7 @@ const joint = `(?:[.'’‐\\u00b7\\u05f3\\u05f4-](?=${letter})|(?<=\\p{N}),(?=\
 const word = new RegExp(`${sign}(?:${joint}?${sign})*`, 'gu');
 const visible = /[^\s\p{C}]/u;
 
-const signs = (text: string): string[] =>
-  graphemes ? Array.from(graphemes.segment(text), ({ segment }) => segment) : [...text];
+const signs = (text: string): string[] => (graphemes ? Array.from(graphemes.segment(text), ({ segment }) => segment) : [...text]);
 
 function split(text: string): string[] {
   const tokens: string[] = [];
@@ -59,8 +57,7 @@ export function identityOf(word: string): string {
   return word.normalize('NFKC').toLowerCase();
 }
 
-const subscript = (number: number): string =>
-  String(number).replace(/\d/g, (digit) => String.fromCharCode(0x2080 + Number(digit)));
+const subscript = (number: number): string => String(number).replace(/\d/g, (digit) => String.fromCharCode(0x2080 + Number(digit)));
 
 const namesOf = new WeakMap<readonly string[], readonly string[]>();
 
@@ -80,8 +77,7 @@ export function tokenNames(tokens: readonly string[]): readonly string[] {
   return names;
 }
 
-const rightToLeft =
-  /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Adlam}]/u;
+const rightToLeft = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Adlam}]/u;
 
 /** The writing direction of the sentence: the direction of its first letter, as with dir="auto" of the text field. */
 export function directionOf(tokens: readonly string[]): 'ltr' | 'rtl' {

@@ -4,8 +4,7 @@ const batch = 2; // milliseconds: one pass is too short for the coarse clocks of
 const untimed = 15; // batches in which the engine's compiler warms up
 const timed = 15;
 
-export const median = (values: readonly number[]): number =>
-  [...values].sort((a, b) => a - b)[values.length >> 1] ?? NaN;
+export const median = (values: readonly number[]): number => [...values].sort((a, b) => a - b)[values.length >> 1] ?? NaN;
 
 /**
  * Median duration of a call in milliseconds; undefined if `wanted` returns false before the end. Starts after 150 ms,

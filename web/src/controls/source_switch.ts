@@ -81,7 +81,13 @@ export function sourceSwitch(app: App): HTMLElement {
       line.replaceChildren(`${reason}${shown === 'rules' ? ', so these heads are hand-built' : ''}. `, el('a', { href }, way), '.');
     } else if (given) setText(line, given.line);
     else {
-      line.replaceChildren('These heads follow simple rules; they do not understand meaning. ', el('a', { href: '#train' }, 'Train some below'), ', or ', el('a', { href: '#own' }, 'open your own model'), '.');
+      line.replaceChildren(
+        'These heads follow simple rules; they do not understand meaning. ',
+        el('a', { href: '#train' }, 'Train some below'),
+        ', or ',
+        el('a', { href: '#own' }, 'open your own model'),
+        '.',
+      );
     }
   }
 

@@ -8,11 +8,7 @@ type Attributes = Readonly<Record<string, string | number | boolean | undefined 
  * An attribute that is `false` or `undefined` is not set; `true` sets it to the empty string. A function, such as
  * `onclick`, listens to the event.
  */
-export function el<K extends keyof HTMLElementTagNameMap>(
-  tag: K,
-  attributes: Attributes = {},
-  ...children: Child[]
-): HTMLElementTagNameMap[K] {
+export function el<K extends keyof HTMLElementTagNameMap>(tag: K, attributes: Attributes = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   setAll(element, tag === 'button' ? { type: 'button', ...attributes } : attributes);
   element.append(...children);
@@ -20,11 +16,7 @@ export function el<K extends keyof HTMLElementTagNameMap>(
 }
 
 /** Like el(), for elements of SVG. */
-export function svg<K extends keyof SVGElementTagNameMap>(
-  tag: K,
-  attributes: Attributes = {},
-  ...children: Child[]
-): SVGElementTagNameMap[K] {
+export function svg<K extends keyof SVGElementTagNameMap>(tag: K, attributes: Attributes = {}, ...children: Child[]): SVGElementTagNameMap[K] {
   const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
   setAll(element, attributes);
   element.append(...children);
@@ -110,8 +102,20 @@ export function panel(id: string, { title, lead, tools }: { title: string; lead?
  * The index that an arrow key, Home or End leads to from `now`, around the ends; undefined for other keys.
  * `forward` is −1 from right to left; `down` and `up` are the keys that do the same.
  */
-export function moved({ key, altKey, ctrlKey, metaKey }: KeyboardEvent, now: number, count: number, { forward = 1, down = '', up = '' } = {}): number | undefined {
-  const moves: Readonly<Record<string, number>> = { [down]: now + 1, [up]: now - 1, ArrowRight: now + forward, ArrowLeft: now - forward, Home: 0, End: count - 1 };
+export function moved(
+  { key, altKey, ctrlKey, metaKey }: KeyboardEvent,
+  now: number,
+  count: number,
+  { forward = 1, down = '', up = '' } = {},
+): number | undefined {
+  const moves: Readonly<Record<string, number>> = {
+    [down]: now + 1,
+    [up]: now - 1,
+    ArrowRight: now + forward,
+    ArrowLeft: now - forward,
+    Home: 0,
+    End: count - 1,
+  };
   const next = moves[key];
   return next === undefined || altKey || ctrlKey || metaKey ? undefined : (next + count) % count;
 }

@@ -18,8 +18,7 @@ export const hatchedAs = ({ muted, hidden }: MatrixView, row: number, col: numbe
 export function cellText(view: MatrixView, row: number, col: number): string {
   const value = view.data[row * view.cols + col]!;
   const hatched = hatchedAs(view, row, col);
-  const written =
-    hatched === 'masked' ? `masked, ${formatNumber(value, 0)}` : hatched || formatNumber(value, view.scale === 'weights' ? 2 : 3);
+  const written = hatched === 'masked' ? `masked, ${formatNumber(value, 0)}` : hatched || formatNumber(value, view.scale === 'weights' ? 2 : 3);
   const [rows, columns] = axesOf(view);
   const place = view.colLabels
     ? `${rows} ${view.rowLabels[row]}, ${columns} ${view.colLabels[col]}`

@@ -15,14 +15,60 @@ interface Ramp {
 
 const ramps: Readonly<Record<Theme, { weights: Ramp; positive: Ramp; negative: Ramp }>> = {
   light: {
-    weights: { lightness: [0.965, 0.27], stops: [[0.006, 200], [0.06, 190], [0.105, 220], [0.13, 258], [0.11, 285]] },
-    positive: { lightness: [0.965, 0.45], stops: [[0.004, 255], [0.075, 250], [0.125, 257]] },
-    negative: { lightness: [0.965, 0.45], stops: [[0.004, 65], [0.085, 65], [0.115, 55]] },
+    weights: {
+      lightness: [0.965, 0.27],
+      stops: [
+        [0.006, 200],
+        [0.06, 190],
+        [0.105, 220],
+        [0.13, 258],
+        [0.11, 285],
+      ],
+    },
+    positive: {
+      lightness: [0.965, 0.45],
+      stops: [
+        [0.004, 255],
+        [0.075, 250],
+        [0.125, 257],
+      ],
+    },
+    negative: {
+      lightness: [0.965, 0.45],
+      stops: [
+        [0.004, 65],
+        [0.085, 65],
+        [0.115, 55],
+      ],
+    },
   },
   dark: {
-    weights: { lightness: [0.25, 0.95], stops: [[0.02, 275], [0.1, 275], [0.115, 240], [0.1, 195], [0.07, 130]] },
-    positive: { lightness: [0.25, 0.86], stops: [[0.02, 265], [0.13, 258], [0.085, 240]] },
-    negative: { lightness: [0.25, 0.86], stops: [[0.015, 40], [0.105, 48], [0.095, 70]] },
+    weights: {
+      lightness: [0.25, 0.95],
+      stops: [
+        [0.02, 275],
+        [0.1, 275],
+        [0.115, 240],
+        [0.1, 195],
+        [0.07, 130],
+      ],
+    },
+    positive: {
+      lightness: [0.25, 0.86],
+      stops: [
+        [0.02, 265],
+        [0.13, 258],
+        [0.085, 240],
+      ],
+    },
+    negative: {
+      lightness: [0.25, 0.86],
+      stops: [
+        [0.015, 40],
+        [0.105, 48],
+        [0.095, 70],
+      ],
+    },
   },
 };
 
@@ -115,8 +161,7 @@ function table(key: string, ramp: () => Ramp): readonly Color[] {
   return colors;
 }
 
-const tableOf = (theme: Theme, name: 'weights' | 'positive' | 'negative') =>
-  table(`${theme} ${name}`, () => ramps[theme][name]);
+const tableOf = (theme: Theme, name: 'weights' | 'positive' | 'negative') => table(`${theme} ${name}`, () => ramps[theme][name]);
 
 /** Returns the function from a value to its color: weights from 0 to 1, signed values from −limit to limit. */
 export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: number) => Color {

@@ -66,8 +66,7 @@ const bandHeight = 22;
 const titleHeight = 15;
 
 /** The height of the rows of a matrix whose columns are features. */
-export const rowHeightOf = (rows: number): number =>
-  Math.min(26, Math.max(line, Math.floor(420 / Math.max(1, rows))));
+export const rowHeightOf = (rows: number): number => Math.min(26, Math.max(line, Math.floor(420 / Math.max(1, rows))));
 
 /** The layout of a matrix in a width of `available` pixels; maps of tokens by tokens have square cells. */
 export function layoutOf(view: MatrixView, available: number, maxCell: number): Layout {

@@ -42,13 +42,7 @@ export function matrixTable(view: MatrixView, caption: string) {
   const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
   const head = el('thead');
   const body = el('tbody');
-  const table = el(
-    'table',
-    { 'aria-rowcount': rows + 1, 'aria-colcount': cols + 1 },
-    el('caption', { class: 'sr-only' }, caption),
-    head,
-    body,
-  );
+  const table = el('table', { 'aria-rowcount': rows + 1, 'aria-colcount': cols + 1 }, el('caption', { class: 'sr-only' }, caption), head, body);
   const region = el('div', { class: 'table-scroll', role: 'region', 'aria-label': caption, tabindex: 0 }, table);
 
   const gap = (tag: 'td' | 'tr', count: number): HTMLElement[] => {
@@ -79,9 +73,7 @@ export function matrixTable(view: MatrixView, caption: string) {
   let shown = '';
   function fill(): void {
     const everything = printing.get();
-    const { clientWidth: width, clientHeight: height } = region.isConnected
-      ? region
-      : { clientWidth: viewport.width, clientHeight: viewport.height };
+    const { clientWidth: width, clientHeight: height } = region.isConnected ? region : { clientWidth: viewport.width, clientHeight: viewport.height };
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const down = everything ? { begin: 0, end: rows } : spanOf(rows, rowHeight * rem, region.scrollTop, height);
     const across = everything ? { begin: 0, end: cols } : spanOf(cols, colWidth * rem, region.scrollLeft, width);
@@ -129,5 +121,4 @@ export function matrixTable(view: MatrixView, caption: string) {
 }
 
 /** The scroll position nearest to `now` at which `size` pixels from `start` on are in a window of `extent` pixels. */
-const inSight = (now: number, start: number, size: number, extent: number): number =>
-  Math.min(start, Math.max(now, start + size - extent));
+const inSight = (now: number, start: number, size: number, extent: number): number => Math.min(start, Math.max(now, start + size - extent));

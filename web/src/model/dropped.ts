@@ -5,8 +5,7 @@ import type { GivenFile } from './messages.js';
 /** A visitor may drop the folder of a whole disk: more files than these are not looked at. */
 const mostFiles = 2000;
 
-export const chosenFiles = (list: Iterable<File>): GivenFile[] =>
-  [...list].map((file) => ({ path: file.webkitRelativePath || file.name, file }));
+export const chosenFiles = (list: Iterable<File>): GivenFile[] => [...list].map((file) => ({ path: file.webkitRelativePath || file.name, file }));
 
 /** The contents of a drop, which the browser forgets once it has handled the event. */
 export interface Dropped {

@@ -86,16 +86,13 @@ const least = 0.2;
 /** The page names no score below 2.5 times the score of equal weights. */
 const leastTimes = 2.5;
 
-const isStrong = (name: keyof Scores, scores: Scores, chance: Scores): boolean =>
-  scores[name] >= least && scores[name] >= leastTimes * chance[name];
+const isStrong = (name: keyof Scores, scores: Scores, chance: Scores): boolean => scores[name] >= least && scores[name] >= leastTimes * chance[name];
 
 export function habitsOf({ heads, chance }: Measured): readonly Habit[] {
   return heads.flatMap((scores) => {
     const { layer, head } = scores;
     const times = (name: keyof Scores): number => scores[name] / chance[name];
-    const strong = (Object.keys(names) as (keyof Scores)[])
-      .filter((name) => isStrong(name, scores, chance))
-      .sort((a, b) => times(b) - times(a));
+    const strong = (Object.keys(names) as (keyof Scores)[]).filter((name) => isStrong(name, scores, chance)).sort((a, b) => times(b) - times(a));
     if (strong.length === 0) return [];
     const parts = strong.map((name) => `${formatPercent(scores[name])} of its weight ${names[name]} (equal weights: ${formatPercent(chance[name])})`);
     return [{ layer, head, sentence: `${parts.join('; ')}.` }];

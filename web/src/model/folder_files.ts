@@ -3,7 +3,8 @@
 import type { GivenFile, GivenFiles } from './messages.js';
 
 /** The files that a model may have; a folder of Hugging Face has others, which are not read. heads.json is this page's own. */
-const used = /(^|\/)(((preprocessor_|generation_|tokenizer_)?config|tokenizer|heads)\.json|1_Pooling\/config\.json|[^/]+\.safetensors(\.index\.json)?)$/;
+const used =
+  /(^|\/)(((preprocessor_|generation_|tokenizer_)?config|tokenizer|heads)\.json|1_Pooling\/config\.json|[^/]+\.safetensors(\.index\.json)?)$/;
 
 const isWeights = ({ path }: GivenFile): boolean => path.endsWith('.safetensors');
 const isConfig = ({ path }: GivenFile): boolean => path === 'config.json';
@@ -48,11 +49,7 @@ export interface Selection {
  * The model that a choice makes together with the files before it: with an incomplete choice, or, if only a tokenizer was
  * chosen, with the model in use. Undefined if the choice has no file of a model.
  */
-export function select(
-  given: readonly GivenFile[],
-  incomplete: GivenFiles | undefined,
-  inUse: GivenFiles | undefined,
-): Selection | undefined {
+export function select(given: readonly GivenFile[], incomplete: GivenFiles | undefined, inUse: GivenFiles | undefined): Selection | undefined {
   const { folder, files } = modelFiles(given);
   if (files.length === 0) return undefined;
   const startsAnew = files.some((file) => isConfig(file) || isWeights(file));
@@ -67,8 +64,7 @@ export function select(
 }
 
 /** Bytes of the files with weights. */
-export const weightBytes = ({ files }: GivenFiles): number =>
-  files.filter(isWeights).reduce((sum, { file }) => sum + file.size, 0);
+export const weightBytes = ({ files }: GivenFiles): number => files.filter(isWeights).reduce((sum, { file }) => sum + file.size, 0);
 
 /** Bytes of all files. */
 export const allBytes = ({ files }: GivenFiles): number => files.reduce((sum, { file }) => sum + file.size, 0);

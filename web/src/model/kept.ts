@@ -13,8 +13,7 @@ interface Kept {
 }
 
 /** Runs an action under a lock: the browser would refuse one of two tabs that change the files at the same time. */
-const alone = <T>(action: () => Promise<T>): Promise<T> =>
-  (navigator.locks as LockManager | undefined)?.request(folder, action) ?? action();
+const alone = <T>(action: () => Promise<T>): Promise<T> => (navigator.locks as LockManager | undefined)?.request(folder, action) ?? action();
 
 /** The files that are kept; null if there are none, or if the browser has no such storage. */
 export async function keptFiles(): Promise<GivenFiles | null> {
@@ -22,9 +21,7 @@ export async function keptFiles(): Promise<GivenFiles | null> {
     const kept = await keptFolder();
     const read = async (name: string) => (await kept.getFileHandle(name)).getFile();
     const { name, paths } = JSON.parse(await (await read(list)).text()) as Kept;
-    const files = await Promise.all(
-      paths.map(async (path, i): Promise<GivenFile> => ({ path, file: new File([await read(String(i))], path) })),
-    );
+    const files = await Promise.all(paths.map(async (path, i): Promise<GivenFile> => ({ path, file: new File([await read(String(i))], path) })));
     return { name, files };
   } catch {
     return null;

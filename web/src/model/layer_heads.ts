@@ -95,7 +95,11 @@ async function gpt2Layer(read: Read, config: Config, { embedDim }: ModelInfo, la
   return {
     weights: {
       ...{ qProj: stacked.slice(0, size), kProj: stacked.slice(size, 2 * size), vProj: stacked.slice(2 * size) },
-      ...{ inBias: await of('attn.c_attn.bias'), outProj: transposed(await of('attn.c_proj.weight'), embedDim, embedDim), outBias: await of('attn.c_proj.bias') },
+      ...{
+        inBias: await of('attn.c_attn.bias'),
+        outProj: transposed(await of('attn.c_proj.weight'), embedDim, embedDim),
+        outBias: await of('attn.c_proj.bias'),
+      },
     },
     norm(row) {
       const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
@@ -118,10 +122,12 @@ async function llamaLayer(read: Read, config: Config, info: ModelInfo, layer: nu
     rope: { style: 'half', base },
     weights: {
       ...{ qProj: q!, kProj: repeated(k!, info), vProj: repeated(v!, info), outProj: o! },
-      ...(qBias && kBias && vBias && {
-        inBias: Float32Array.from([...qBias, ...repeated(kBias, info), ...repeated(vBias, info)]),
-        outBias: outBias ?? new Float32Array(info.embedDim),
-      }),
+      ...(qBias &&
+        kBias &&
+        vBias && {
+          inBias: Float32Array.from([...qBias, ...repeated(kBias, info), ...repeated(vBias, info)]),
+          outBias: outBias ?? new Float32Array(info.embedDim),
+        }),
     },
     norm(row) {
       const square = row.reduce((sum, value) => sum + value ** 2, 0) / row.length;

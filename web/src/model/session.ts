@@ -111,7 +111,8 @@ export class ModelSession {
     const { imageSize, patchSize, numLayers, numHeads } = model.info;
     const side = imageSize / patchSize;
     const bytes = 4 * numLayers * numHeads * (side ** 2 + 1) ** 2;
-    if (bytes > mostMapBytes) throw new Error(`The maps of this model need ${formatBytes(bytes)} of memory; this page shows up to ${formatBytes(mostMapBytes)}.`);
+    if (bytes > mostMapBytes)
+      throw new Error(`The maps of this model need ${formatBytes(bytes)} of memory; this page shows up to ${formatBytes(mostMapBytes)}.`);
     const weights = checked(await model.attentions([], { pixels }));
     const labels = ['[class]', ...Array.from({ length: side ** 2 }, (_, i) => `patch ${Math.floor(i / side) + 1}, ${(i % side) + 1}`)];
     return { ids: [...labels.keys()], labels, weights, found: labels.length, classes: await this.#classes([], pixels) };

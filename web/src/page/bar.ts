@@ -55,18 +55,21 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   whenViewed(app, drawSoon);
   new ResizeObserver(drawSoon).observe(element);
   /** Watches the words of the first section: when they are above the screen, the bar shows its own. */
-  const watcher = new IntersectionObserver((entries) => {
-    // A busy page gets several entries at once; the last one is the current one.
-    const { isIntersecting, boundingClientRect: box } = entries.at(-1)!;
-    // Without a sentence there are no words: they have no width.
-    const away = !isIntersecting && box.width > 0 && box.bottom < 100;
-    if (element.hidden === !away) return;
-    header.classList.toggle('is-away', away);
-    // The focus must not vanish with the element.
-    if (!away && element.contains(document.activeElement)) document.getElementById('page')?.focus({ preventScroll: true });
-    element.hidden = !away;
-    drawSoon();
-  }, { rootMargin: '-56px 0px 0px' });
+  const watcher = new IntersectionObserver(
+    (entries) => {
+      // A busy page gets several entries at once; the last one is the current one.
+      const { isIntersecting, boundingClientRect: box } = entries.at(-1)!;
+      // Without a sentence there are no words: they have no width.
+      const away = !isIntersecting && box.width > 0 && box.bottom < 100;
+      if (element.hidden === !away) return;
+      header.classList.toggle('is-away', away);
+      // The focus must not vanish with the element.
+      if (!away && element.contains(document.activeElement)) document.getElementById('page')?.focus({ preventScroll: true });
+      element.hidden = !away;
+      drawSoon();
+    },
+    { rootMargin: '-56px 0px 0px' },
+  );
   queueMicrotask(() => {
     const strip = document.querySelector('.strip-box');
     if (strip) watcher.observe(strip);

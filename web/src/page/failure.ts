@@ -27,10 +27,7 @@ export function wordsFor(problem: Problem, hasNumbers: boolean): readonly [strin
         : ['The attention engine could not start, so there are no numbers to show.', rest];
     }
     case 'late':
-      return [
-        'The attention engine has not answered yet.',
-        ' It may still be loading over a slow connection. If nothing changes, reload the page.',
-      ];
+      return ['The attention engine has not answered yet.', ' It may still be loading over a slow connection. If nothing changes, reload the page.'];
     case 'restarted':
       return ['The attention engine stopped answering.', ' It is being started again; your sentence is kept.'];
     case 'incomplete':

@@ -32,7 +32,7 @@ async function timeOf({ run, isAsync }: Contender, calls: number): Promise<numbe
 export async function warmUp(contender: Contender, { warmUp: least, sample }: Pace): Promise<number> {
   let calls = 1;
   let perCall = 0;
-  for (const start = performance.now(); perCall === 0 || performance.now() - start < least; ) {
+  for (const start = performance.now(); perCall === 0 || performance.now() - start < least;) {
     const milliseconds = await timeOf(contender, calls);
     if (milliseconds < 2) calls *= 2;
     else perCall = milliseconds / calls;

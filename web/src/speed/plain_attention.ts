@@ -4,13 +4,7 @@
 import type { Shape } from './messages.js';
 
 /** q, k, v and out are (heads, tokens, width), row-major. */
-export function plainAttention(
-  { heads, queries: tokens, width }: Shape,
-  q: Float32Array,
-  k: Float32Array,
-  v: Float32Array,
-  out: Float32Array,
-): void {
+export function plainAttention({ heads, queries: tokens, width }: Shape, q: Float32Array, k: Float32Array, v: Float32Array, out: Float32Array): void {
   const scale = 1 / Math.sqrt(width);
   const weights = new Float64Array(tokens);
   const sums = new Float64Array(width);

@@ -86,7 +86,9 @@ export function comparison({ name, failure, timesPlain, timesRange, difference }
   if (isPlain({ name })) return 'the baseline';
   if (timesPlain === null) return `outputs differ by ${power(difference)}, so the times are not compared`;
   const outputs = `results differ by at most ${power(difference)}`;
-  const [low, high] = (timesRange ?? [timesPlain, timesPlain]).map((ratio) => factor(timesPlain < 1 ? 1 / ratio : ratio)).sort((a, b) => Number(a) - Number(b));
+  const [low, high] = (timesRange ?? [timesPlain, timesPlain])
+    .map((ratio) => factor(timesPlain < 1 ? 1 / ratio : ratio))
+    .sort((a, b) => Number(a) - Number(b));
   const range = low === high ? '' : ` (${low} to ${high} in the rounds)`;
   return timesPlain < 1
     ? `plain JavaScript is ${factor(1 / timesPlain)} times as fast${range}; ${outputs}`

@@ -10,10 +10,25 @@ const titles: { readonly [name in FieldName]: string } = {
   ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colors or numbers' },
   ...{ galleryView: 'colors or numbers', bendView: 'colors or numbers' },
   ...{ window: 'window', temperature: 'temperature', divisor: 'divisor', muted: 'muted heads', withoutOutput: 'W_O', edits: 'set weights' },
-  ...{ model: 'model', ownLayer: 'head of the model', ownHead: 'head of the model', ownQuery: 'chosen word', ownText: 'text', ownSentences: 'sentences' },
+  ...{
+    model: 'model',
+    ownLayer: 'head of the model',
+    ownHead: 'head of the model',
+    ownQuery: 'chosen word',
+    ownText: 'text',
+    ownSentences: 'sentences',
+  },
   ...{ ownWeights: 'type of weights', ownView: 'colors or numbers' },
   ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', trainLayer: 'layer in view', rate: 'learning rate' },
-  ...{ chart: 'chart', trainView: 'colors or numbers', trainQuery: 'chosen pair', trainKey: 'chosen pair', pattern: 'pattern', speed: 'size', language: 'language' },
+  ...{
+    chart: 'chart',
+    trainView: 'colors or numbers',
+    trainQuery: 'chosen pair',
+    trainKey: 'chosen pair',
+    pattern: 'pattern',
+    speed: 'size',
+    language: 'language',
+  },
 };
 
 /** The titles of the changed fields: "sentence and heads", "sentence, heads and causal"; empty if nothing differs. */

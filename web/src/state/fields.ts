@@ -87,9 +87,7 @@ export const indices = (end: number): Field<readonly number[]> => {
     fromText: (text) => {
       const values = text.split('.').map(one.fromText);
       const known = values.filter((value) => value !== undefined);
-      return known.length === values.length && new Set(known).size === known.length
-        ? known.sort((a, b) => a - b)
-        : undefined;
+      return known.length === values.length && new Set(known).size === known.length ? known.sort((a, b) => a - b) : undefined;
     },
   };
 };
@@ -120,9 +118,7 @@ export const weightEdits = (heads: number, tokens: number, most: number): Field<
       const edits = text.split('_').map(one);
       const known = edits.filter((edit) => edit !== undefined);
       const places = new Set(known.map((edit) => `${edit.head} ${edit.query} ${edit.key}`));
-      return known.length === edits.length && places.size === edits.length && edits.length <= most
-        ? known
-        : undefined;
+      return known.length === edits.length && places.size === edits.length && edits.length <= most ? known : undefined;
     },
   };
 };

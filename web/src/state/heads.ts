@@ -74,7 +74,8 @@ export function followHeads(state: Store<PageState>, sources: Store<Sources>): S
     busy = false;
     const isString = typeof result === 'string';
     // The visitor may have chosen otherwise meanwhile, or the source may be lost.
-    if (choiceOf(state.get()) === choice && last.choice === choice) heads.set({ given: isString ? null : result, reading: false, missing: isString ? result : '' });
+    if (choiceOf(state.get()) === choice && last.choice === choice)
+      heads.set({ given: isString ? null : result, reading: false, missing: isString ? result : '' });
     follow();
   }
 

@@ -11,33 +11,9 @@ import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';
 import { sequenceLength } from '../training/messages.js';
 import { defaultSeed, headChoices, kindNames, layerChoices, mostSeed, rates } from '../training/settings.js';
-import {
-  flag,
-  index,
-  indexOrNone,
-  indices,
-  integer,
-  listOf,
-  number,
-  numberOrNone,
-  oneOf,
-  textUpTo,
-  weightEdits,
-  type Field,
-} from './fields.js';
+import { flag, index, indexOrNone, indices, integer, listOf, number, numberOrNone, oneOf, textUpTo, weightEdits, type Field } from './fields.js';
 
-export const stepIds = [
-  'x',
-  'project',
-  'split',
-  'scores',
-  'scale',
-  'mask',
-  'softmax',
-  'values',
-  'merge',
-  'output',
-] as const;
+export const stepIds = ['x', 'project', 'split', 'scores', 'scale', 'mask', 'softmax', 'values', 'merge', 'output'] as const;
 export type StepId = (typeof stepIds)[number];
 
 /** The sections of the page, in its order. An address may name one: "#train", or "at=train" among other parts. */
@@ -48,7 +24,10 @@ const partsOf = (hash: string): string[] => hash.replace(/^#/, '').split('&');
 const placeOfPart = (part: string): PlaceId | undefined => placeIds.find((id) => part === id || part === `at=${id}`);
 
 /** The section that an address names. */
-export const placeIn = (hash: string): PlaceId | undefined => partsOf(hash).map(placeOfPart).find((place) => place !== undefined);
+export const placeIn = (hash: string): PlaceId | undefined =>
+  partsOf(hash)
+    .map(placeOfPart)
+    .find((place) => place !== undefined);
 
 export const viewNames = ['colors', 'numbers'] as const;
 export type ViewName = (typeof viewNames)[number];

@@ -5,7 +5,18 @@ import { createExperiment } from 'multihead/lab';
 import { train } from 'multihead/training';
 import type { Implementation } from '../workers/protocol.js';
 import { Generation } from './generation.js';
-import { sequenceLength, type Frame, type Measured, type Muting, type Progress, type Prompt, type Started, type Tick, type TrainedHeads, type TrainingCalls } from './messages.js';
+import {
+  sequenceLength,
+  type Frame,
+  type Measured,
+  type Muting,
+  type Progress,
+  type Prompt,
+  type Started,
+  type Tick,
+  type TrainedHeads,
+  type TrainingCalls,
+} from './messages.js';
 import { Moments, usualLimits, type Limits } from './moments.js';
 import { factsOf, type TrainingSettings } from './settings.js';
 

@@ -127,9 +127,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   function lose(why: Failure): void {
     smallerClient?.close();
     main = smallerClient = undefined;
-    const message = lacksFile(why)
-      ? why.message
-      : `The training is lost: ${why.message.replace(/\.$/, '')}. Start again to train anew.`;
+    const message = lacksFile(why) ? why.message : `The training is lost: ${why.message.replace(/\.$/, '')}. Start again to train anew.`;
     change({ ...changed(), status: 'lost', message, moments: [] });
   }
 

@@ -58,7 +58,10 @@ export const kinds: readonly KindFacts[] = [
     steps: 400,
     heads: 2,
     layers: 2,
-    patterns: [{ name: 'previous token', short: 'previous' }, { name: 'induction', short: 'induction' }],
+    patterns: [
+      { name: 'previous token', short: 'previous' },
+      { name: 'induction', short: 'induction' },
+    ],
     jobs: ['next token'],
     tokens: letters('ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'),
   },

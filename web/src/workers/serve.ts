@@ -11,10 +11,7 @@ type Moved<F extends Functions<F>> = { readonly [name in keyof F]?: (value: Retu
  * @param functions if it is a promise, calls wait for it, and each reports its failure
  * @returns the function that sends an event to the page
  */
-export function serve<F extends Functions<F>, Event = never>(
-  functions: Result<Implementation<F>>,
-  moved: Moved<F> = {},
-): (event: Event) => void {
+export function serve<F extends Functions<F>, Event = never>(functions: Result<Implementation<F>>, moved: Moved<F> = {}): (event: Event) => void {
   // Each call reports the failure.
   if (functions instanceof Promise) functions.catch(() => {});
   const send = (message: Message, buffers: Transferable[] = []): void => postMessage(message, { transfer: buffers });

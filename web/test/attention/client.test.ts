@@ -27,11 +27,9 @@ function setUp() {
     onTimed: (milliseconds) => times.push(milliseconds),
     onTrouble: (trouble) => troubles.push(trouble.kind === 'failed' ? trouble.why.message : trouble.kind),
   });
-  const ask = (text: string) =>
-    client.request({ tokens: text.split(' '), heads: ['first'], causal: false, bend: unbent, splitHeads: 8 });
+  const ask = (text: string) => client.request({ tokens: text.split(' '), heads: ['first'], causal: false, bend: unbent, splitHeads: 8 });
   /** The sentences of the requests so far. */
-  const sent = () =>
-    calls.filter(({ name }) => name === 'forward').map(({ values }) => (values[0] as ForwardInput).tokens.join(' '));
+  const sent = () => calls.filter(({ name }) => name === 'forward').map(({ values }) => (values[0] as ForwardInput).tokens.join(' '));
   const callOf = (name: string, index = -1) => calls.filter((call) => call.name === name).at(index)!;
   /** Lets the worker that was started last send a message, and waits until the page has handled it. */
   const reply = async (message: Message) => {

@@ -12,8 +12,7 @@ import {
   speeds,
 } from '../../src/attention/embedding.js';
 
-const dot = (a: readonly number[], b: readonly number[]) =>
-  a.reduce((sum, value, i) => sum + value * b[i]!, 0);
+const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 const row = (x: Float32Array, i: number) => [...x.subarray(i * embedDim, (i + 1) * embedDim)];
 
 describe('code words', () => {
@@ -47,8 +46,7 @@ describe('code words', () => {
 });
 
 describe('position code', () => {
-  const likeness = (distance: number, used: readonly number[]) =>
-    used.reduce((sum, f) => sum + Math.cos(speeds[f]! * distance), 0) / used.length;
+  const likeness = (distance: number, used: readonly number[]) => used.reduce((sum, f) => sum + Math.cos(speeds[f]! * distance), 0) / used.length;
 
   it('distinguishes a position from all others within 64 tokens', () => {
     for (let distance = 1; distance <= 64; distance += 1) {

@@ -28,9 +28,7 @@ function expectExact({ tokens: { length: n }, heads, causal, bend, weights, trac
     const shown = trace[name as keyof typeof trace].data;
     expect(shown.length, name).toBe(values.length);
     const wrong = values.findIndex((value, i) =>
-      value === -Infinity
-        ? shown[i] !== value
-        : !(Math.abs(shown[i]! - value) <= 1e-5 * Math.max(1, Math.abs(value))),
+      value === -Infinity ? shown[i] !== value : !(Math.abs(shown[i]! - value) <= 1e-5 * Math.max(1, Math.abs(value))),
     );
     expect(wrong, `${name}: index of the first wrong number`).toBe(-1);
   }

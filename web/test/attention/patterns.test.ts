@@ -10,18 +10,14 @@ const repeating = Array.from({ length: 64 }, (_, i) => `w${(i * i + 3 * i) % 23}
 const sentences = [...presets.map(({ text }) => tokenize(text).tokens), distinct, repeating, ['one'], ['a', 'b']];
 
 /** Checks every row of every sentence, with and without the causal mask. */
-function eachRow(
-  id: PatternId,
-  check: (weights: readonly number[], i: number, tokens: readonly string[], causal: boolean) => void,
-): void {
+function eachRow(id: PatternId, check: (weights: readonly number[], i: number, tokens: readonly string[], causal: boolean) => void): void {
   for (const tokens of sentences) {
     for (const causal of [false, true]) {
       weightsOf(id, tokens, causal).forEach((weights, i) => check(weights, i, tokens, causal));
     }
   }
 }
-const shareOf = (weights: readonly number[], targets: readonly number[]) =>
-  targets.reduce((sum, j) => sum + weights[j]!, 0);
+const shareOf = (weights: readonly number[], targets: readonly number[]) => targets.reduce((sum, j) => sum + weights[j]!, 0);
 
 describe('patterns', () => {
   it('previous: the word before; the first word itself', () => {
@@ -45,18 +41,14 @@ describe('patterns', () => {
 
   it('same: the same word elsewhere, or itself', () => {
     eachRow('same', (weights, i, tokens, causal) => {
-      const others = [...tokens.keys()].filter(
-        (j) => j !== i && !(causal && j > i) && identityOf(tokens[j]!) === identityOf(tokens[i]!),
-      );
+      const others = [...tokens.keys()].filter((j) => j !== i && !(causal && j > i) && identityOf(tokens[j]!) === identityOf(tokens[i]!));
       expect(shareOf(weights, others.length ? others : [i])).toBeGreaterThan(0.9);
     });
   });
 
   it('letter: equally to words with the same first letter', () => {
     eachRow('letter', (weights, i, tokens, causal) => {
-      const alike = [...tokens.keys()].filter(
-        (j) => !(causal && j > i) && firstLetter(tokens[j]!) === firstLetter(tokens[i]!),
-      );
+      const alike = [...tokens.keys()].filter((j) => !(causal && j > i) && firstLetter(tokens[j]!) === firstLetter(tokens[i]!));
       expect(shareOf(weights, alike)).toBeGreaterThan(0.9);
       for (const j of alike) expect(weights[j]).toBeCloseTo(weights[i]!, 10);
     });

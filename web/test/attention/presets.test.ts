@@ -7,14 +7,12 @@ import { tokenize, tokenNames } from '../../src/attention/tokens.js';
 import { weightsOf } from './weights.js';
 
 const namesIn = ({ text }: Preset) => tokenNames(tokenize(text).tokens);
-const rowOf = ({ text, causal, query }: Preset, head: PatternId) =>
-  weightsOf(head, tokenize(text).tokens, causal)[query]!;
+const rowOf = ({ text, causal, query }: Preset, head: PatternId) => weightsOf(head, tokenize(text).tokens, causal)[query]!;
 const strongest = (preset: Preset, head: PatternId) => {
   const row = rowOf(preset, head);
   return namesIn(preset)[row.indexOf(Math.max(...row))];
 };
-const weight = (preset: Preset, head: PatternId, name: string) =>
-  rowOf(preset, head)[namesIn(preset).indexOf(name)];
+const weight = (preset: Preset, head: PatternId, name: string) => rowOf(preset, head)[namesIn(preset).indexOf(name)];
 const [opening, bank, black, football, fish, next] = presets as [Preset, Preset, Preset, Preset, Preset, Preset];
 
 describe('presets', () => {

@@ -18,9 +18,7 @@ export function weightsOf(id: PatternId, tokens: readonly string[], causal: bool
   const k = project(x, patternOf(id).key());
   return q.map((row, i) => {
     const scores = k.map((other, j) =>
-      causal && j > i
-        ? -Infinity
-        : row.reduce((sum, value, d) => sum + value * other[d]!, 0) / Math.sqrt(headDim),
+      causal && j > i ? -Infinity : row.reduce((sum, value, d) => sum + value * other[d]!, 0) / Math.sqrt(headDim),
     );
     const top = Math.max(...scores);
     const exps = scores.map((score) => Math.exp(score - top));

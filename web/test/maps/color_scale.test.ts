@@ -38,9 +38,7 @@ const deuteranopia = ([r, g, b]: Rgb): Rgb => {
   return [yellow, yellow, Math.max(0, -0.02234 * (r - g) + b)];
 };
 
-const scales = (['light', 'dark'] as Theme[]).flatMap((theme) =>
-  (['weights', 'signed'] as ScaleName[]).map((name) => [theme, name] as const),
-);
+const scales = (['light', 'dark'] as Theme[]).flatMap((theme) => (['weights', 'signed'] as ScaleName[]).map((name) => [theme, name] as const));
 
 describe.each(scales)('the %s scale of %s', (theme, name) => {
   const color = colorScale(theme, name);

@@ -11,11 +11,7 @@ function parse(csv: string): string[][] {
   return csv
     .split(/\r\n(?=(?:[^"]*"[^"]*")*[^"]*$)/)
     .slice(0, -1)
-    .map((line) =>
-      line
-        .split(/,(?=(?:[^"]*"[^"]*")*[^"]*$)/)
-        .map((cell) => (cell.startsWith('"') ? cell.slice(1, -1).replaceAll('""', '"') : cell)),
-    );
+    .map((line) => line.split(/,(?=(?:[^"]*"[^"]*")*[^"]*$)/).map((cell) => (cell.startsWith('"') ? cell.slice(1, -1).replaceAll('""', '"') : cell)));
 }
 
 describe('exactly', () => {

@@ -75,7 +75,9 @@ describe('findings', () => {
   });
 
   it('say if no head has learned induction', () => {
-    expect(missingOf(measured({ induction: 0.19 }, { induction: 0.05 }))).toMatch(/^None has learned induction, .* at most 19\u00a0% of a head’s weight \(equal weights: 3\u00a0%\)\.$/);
+    expect(missingOf(measured({ induction: 0.19 }, { induction: 0.05 }))).toMatch(
+      /^None has learned induction, .* at most 19\u00a0% of a head’s weight \(equal weights: 3\u00a0%\)\.$/,
+    );
     expect(missingOf(measured({}, { induction: 0.25 }))).toBe('');
   });
 

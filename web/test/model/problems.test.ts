@@ -25,7 +25,11 @@ describe('problemOf', () => {
   it.each<[string, Contents, RegExp | string]>([
     ['no weights in the file', { 'model.safetensors': 'hello, world' }, /^model\.safetensors cannot be used: /],
     ['no configuration', { 'config.json': '{' }, /^model\.safetensors cannot be used: config\.json: /],
-    ['an unknown family', { 'config.json': changed({ model_type: 'mamba' }) }, /^model\.safetensors cannot be used: config\.json: model_type: expected .*, got "mamba"/],
+    [
+      'an unknown family',
+      { 'config.json': changed({ model_type: 'mamba' }) },
+      /^model\.safetensors cannot be used: config\.json: model_type: expected .*, got "mamba"/,
+    ],
     ['a broken tokenizer', { 'tokenizer.json': '{' }, /^model\.safetensors cannot be used: tokenizer\.json: /],
     [
       'the tokenizer of another model',

@@ -19,23 +19,24 @@ const opened = async (name: string, more: Record<string, string> = {}) => {
 const plain = (name: string): Promise<Model> => openModel(given(goldenFiles(name)).files.map(({ file }) => file));
 
 describe('a model that the visitor brought', () => {
-  it.each(['gpt2', 'qwen3', 'gemma3', 'llama3', 'gpt_neox', 'bert', 'albert', 't5', 'mpnet'])('shows the weights of every head of %s', async (name) => {
-    const { session, model } = await opened(name);
-    const { weights, labels, found } = await session.attend('5 6, 7\n8 9');
-    const { numLayers, numHeads, causal } = model.info;
-    expect([labels, found, model.readsText]).toEqual([['5', '6', '7', '8', '9'], 5, false]);
-    expect(weights.shape).toEqual([numLayers, numHeads, 5, 5]);
-    for (let row = 0; row < weights.data.length / 5; row += 1) {
-      const values = weights.data.subarray(5 * row, 5 * row + 5);
-      expect(values.reduce((a, b) => a + b)).toBeCloseTo(1, 5);
-      if (causal) expect([...values.subarray((row % 5) + 1)].every((weight) => weight === 0)).toBe(true);
-    }
-    using direct = await plain(name);
-    expect((await direct.attentions([5, 6, 7, 8, 9], { layer: 1, head: 0 })).data).toEqual(
-      weights.data.slice(25 * numHeads, 25 * (numHeads + 1)),
-    );
-    session.close();
-  });
+  it.each(['gpt2', 'qwen3', 'gemma3', 'llama3', 'gpt_neox', 'bert', 'albert', 't5', 'mpnet'])(
+    'shows the weights of every head of %s',
+    async (name) => {
+      const { session, model } = await opened(name);
+      const { weights, labels, found } = await session.attend('5 6, 7\n8 9');
+      const { numLayers, numHeads, causal } = model.info;
+      expect([labels, found, model.readsText]).toEqual([['5', '6', '7', '8', '9'], 5, false]);
+      expect(weights.shape).toEqual([numLayers, numHeads, 5, 5]);
+      for (let row = 0; row < weights.data.length / 5; row += 1) {
+        const values = weights.data.subarray(5 * row, 5 * row + 5);
+        expect(values.reduce((a, b) => a + b)).toBeCloseTo(1, 5);
+        if (causal) expect([...values.subarray((row % 5) + 1)].every((weight) => weight === 0)).toBe(true);
+      }
+      using direct = await plain(name);
+      expect((await direct.attentions([5, 6, 7, 8, 9], { layer: 1, head: 0 })).data).toEqual(weights.data.slice(25 * numHeads, 25 * (numHeads + 1)));
+      session.close();
+    },
+  );
 
   it('reads text with the tokenizer of the folder', async () => {
     const { session, model } = await opened('gpt2', { 'tokenizer.json': tokenizer });
@@ -80,11 +81,22 @@ describe('a model that the visitor brought', () => {
     const { session } = await opened('bert', { 'tokenizer.json': wordTokenizer(['the', 'black', 'cat', 'sat', 'dog']) });
     const { shape, data } = await session.compare(['the cat', 'the black dog sat', 'the cat']);
     expect(shape).toEqual([3, 3]);
-    for (const [i, j] of [[0, 0], [1, 1], [0, 2]] as const) expect(data[3 * i + j]).toBeCloseTo(1, 5);
+    for (const [i, j] of [
+      [0, 0],
+      [1, 1],
+      [0, 2],
+    ] as const)
+      expect(data[3 * i + j]).toBeCloseTo(1, 5);
     expect(data[1]).toBeCloseTo(data[3]!, 6);
     using direct = await plain('bert');
-    const [a, b] = await direct.embed([[2, 4, 6, 3], [2, 4, 5, 8, 7, 3]]);
-    expect(data[1]).toBeCloseTo(a!.reduce((sum, value, i) => sum + value * b![i]!, 0), 5);
+    const [a, b] = await direct.embed([
+      [2, 4, 6, 3],
+      [2, 4, 5, 8, 7, 3],
+    ]);
+    expect(data[1]).toBeCloseTo(
+      a!.reduce((sum, value, i) => sum + value * b![i]!, 0),
+      5,
+    );
     session.close();
   });
 

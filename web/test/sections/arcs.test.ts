@@ -42,7 +42,13 @@ describe('curve', () => {
       const [x0, y0] = [x, y];
       [x, y] = command === 'M' ? [n[0], n[1]] : command === 'V' ? [x0, n[0]] : [n[4], n[5]];
       if (command === 'M') return [];
-      const [c1, c2] = command === 'V' ? [[x0, y0], [x, y]] : [n.slice(0, 2), n.slice(2, 4)];
+      const [c1, c2] =
+        command === 'V'
+          ? [
+              [x0, y0],
+              [x, y],
+            ]
+          : [n.slice(0, 2), n.slice(2, 4)];
       return Array.from({ length: 21 }, (_, i): [number, number] => {
         const t = i / 20;
         const mix = (a: number, b: number, c: number, e: number) =>
@@ -64,7 +70,9 @@ describe('curve', () => {
       for (const key of words.keys()) {
         for (const aside of [-6, 0, 6]) {
           const { d, x, y } = curve({ word: words[query]!, aside }, { word: words[key]!, aside: 0 }, lines, 3);
-          const crossed = pointsOf(d).map(([px, py]) => inside(px, py)).filter((word) => word >= 0);
+          const crossed = pointsOf(d)
+            .map(([px, py]) => inside(px, py))
+            .filter((word) => word >= 0);
           expect([query, key, crossed]).toEqual([query, key, []]);
           expect(x).toBe((words[key]!.left + words[key]!.right) / 2);
           expect(Math.min(Math.abs(y - words[key]!.top), Math.abs(y - words[key]!.bottom))).toBeLessThan(16);

@@ -15,8 +15,7 @@ beforeAll(async () => {
   forward = createForward(await load());
 });
 
-const run = (change: Partial<ForwardInput> = {}, bend: Partial<Bend> = {}) =>
-  forward({ ...plain, ...change, bend: { ...unbent, ...bend } });
+const run = (change: Partial<ForwardInput> = {}, bend: Partial<Bend> = {}) => forward({ ...plain, ...change, bend: { ...unbent, ...bend } });
 const numberOf = (text: string) => Number(text.replace('−', '-'));
 
 describe('explain', () => {
@@ -25,7 +24,11 @@ describe('explain', () => {
     for (const name of ['q', 'k', 'v', 'scores', 'headsOut', 'output'] as const) {
       const cols = result.trace[name].shape.at(-1)!;
       const perHead = result.trace[name].shape.length === 4;
-      for (const [row, col] of [[0, 0], [6, 3], [7, cols - 1]] as const) {
+      for (const [row, col] of [
+        [0, 0],
+        [6, 3],
+        [7, cols - 1],
+      ] as const) {
         const { terms } = explain(result, name, { row, col, head: 2 });
         const { rows, total } = terms!();
         const value = result.trace[name].data[((perHead ? 2 * tokens.length : 0) + row) * cols + col]!;
@@ -56,9 +59,7 @@ describe('explain', () => {
   it('follows what is bent', () => {
     const at = { row: 6, col: 2, head: 0 };
     expect(explain(run(), 'scaledScores', at).why).toMatch(/divided by √16 = 4\.$/);
-    expect(explain(run({}, { divisor: 'model', temperature: 2 }), 'scaledScores', at).why).toMatch(
-      /√64 = 8 and the temperature 2\.$/,
-    );
+    expect(explain(run({}, { divisor: 'model', temperature: 2 }), 'scaledScores', at).why).toMatch(/√64 = 8 and the temperature 2\.$/);
     const edits = [{ head: 0, query: 6, key: 2, weight: 0.5 }];
     expect(explain(run({}, { edits }), 'weights', at).why).toMatch(/by hand/);
     expect(explain(run({}, { muted: [1] }), 'merged', { ...at, col: 20 }).why).toMatch(/^Head 2 is muted/);

@@ -95,18 +95,14 @@ describe('report', () => {
     const text = csvOfSpeed(reported(rows), 'page', engine, 'Firefox 140 on Linux, 8 processor threads');
     const lines = text.trimEnd().split('\r\n');
     expect(lines).toHaveLength(6);
-    expect(lines[1]).toBe(
-      '"Firefox 140 on Linux, 8 processor threads",relaxed,12,1024,64,"multihead, one worker",,2,1,3,50,2e-7,',
-    );
+    expect(lines[1]).toBe('"Firefox 140 on Linux, 8 processor threads",relaxed,12,1024,64,"multihead, one worker",,2,1,3,50,2e-7,');
     expect(lines[5]).toMatch(/,Absent,,,,,,,"not, ""here"""$/);
   });
 
   it('writes numbers in few digits', () => {
     expect([0.012345, 1.2345, 123.45, 1234.5, 0].map(significant)).toEqual(['0.0123', '1.23', '123', '1235', '0']);
     const plain = (value: number) => power(value).replaceAll('\u00a0', ' ');
-    expect([1.1e-7, 1e-4, 9.5e-8, 0, Infinity].map(plain)).toEqual([
-      ...['2 × 10⁻⁷', '1 × 10⁻⁴', '1 × 10⁻⁷', '0', '∞'],
-    ]);
+    expect([1.1e-7, 1e-4, 9.5e-8, 0, Infinity].map(plain)).toEqual([...['2 × 10⁻⁷', '1 × 10⁻⁴', '1 × 10⁻⁷', '0', '∞']]);
   });
 
   it('names browser, system and processors', () => {
@@ -125,9 +121,7 @@ describe('peers', () => {
   it('come from the folder in which they are installed', () => {
     const aliases = aliasesOfPeers('/peers/');
     const found = aliases.filter(({ find }) => (find as RegExp).test('onnxruntime-web/ort-wasm-simd-threaded.wasm?url'));
-    expect(found.map(({ replacement }) => replacement)).toEqual([
-      '/peers/onnxruntime-web/dist/ort-wasm-simd-threaded.wasm?url',
-    ]);
+    expect(found.map(({ replacement }) => replacement)).toEqual(['/peers/onnxruntime-web/dist/ort-wasm-simd-threaded.wasm?url']);
     expect(aliases.some(({ find }) => (find as RegExp).test('onnxruntime-web/wasm/more'))).toBe(false);
   });
 });

@@ -2,7 +2,13 @@ import { describe, expect, it } from 'vitest';
 import { createApp } from '../../src/state/app.js';
 import type { AddressBar } from '../../src/state/history.js';
 
-const barAt = (hash: string): AddressBar => ({ read: () => ({ hash, index: undefined }), push: () => true, replace: () => true, go: () => {}, onMove: () => {} });
+const barAt = (hash: string): AddressBar => ({
+  read: () => ({ hash, index: undefined }),
+  push: () => true,
+  replace: () => true,
+  go: () => {},
+  onMove: () => {},
+});
 const start = (hash: string) =>
   createApp(() => {
     throw new Error('no worker starts before it is needed');

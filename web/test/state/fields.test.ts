@@ -1,17 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import {
-  flag,
-  index,
-  indexOrNone,
-  indices,
-  integer,
-  listOf,
-  number,
-  oneOf,
-  textUpTo,
-  weightEdits,
-  type Field,
-} from '../../src/state/fields.js';
+import { flag, index, indexOrNone, indices, integer, listOf, number, oneOf, textUpTo, weightEdits, type Field } from '../../src/state/fields.js';
 
 /** Checks that each value survives toText() and fromText(), and that each text in `broken` is invalid. */
 function check<T>(field: Field<T>, values: readonly T[], broken: readonly string[]): void {

@@ -121,7 +121,10 @@ describe('the heads on the page', () => {
 });
 
 describe('the word in view', () => {
-  const [given, other] = [{ ...headsOf('model'), tokens: ['a', 'b', 'c'], steady: true }, { ...headsOf('trained'), tokens: ['a', 'b', 'c'] }];
+  const [given, other] = [
+    { ...headsOf('model'), tokens: ['a', 'b', 'c'], steady: true },
+    { ...headsOf('trained'), tokens: ['a', 'b', 'c'] },
+  ];
   /** Two heads that agree on a and c, and differ on b. */
   const resultOf = (heads: GivenHeads) =>
     ({
@@ -129,7 +132,8 @@ describe('the word in view', () => {
       trace: { weights: { shape: [2, 3, 3], data: Float32Array.of(1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 1) } },
       meanWeights: { shape: [3, 3], data: Float32Array.of(1, 0, 0, 0.5, 0.5, 0, 0, 0, 1) },
     }) as unknown as ForwardResult;
-  const wordIn = (result: ForwardResult, query: number | null = null) => chosen({ state: createStore({ ...defaults, query }) } as unknown as App, result).query;
+  const wordIn = (result: ForwardResult, query: number | null = null) =>
+    chosen({ state: createStore({ ...defaults, query }) } as unknown as App, result).query;
 
   it('is the one on which the heads of a model differ most, and stays when they are bent', () => {
     expect(wordIn(resultOf(given))).toBe(1);

@@ -63,8 +63,7 @@ function make(start = '') {
     (names) => broken.push([...names]),
     () => time,
   );
-  const change = (part: Partial<PageState>, burst?: string) =>
-    history.change({ ...state.get(), ...part }, burst);
+  const change = (part: Partial<PageState>, burst?: string) => history.change({ ...state.get(), ...part }, burst);
   return { ...browser, broken, state, history, change, wait: (ms: number) => (time += ms) };
 }
 
@@ -114,10 +113,7 @@ describe('the history', () => {
       wait(100);
     }
     vi.runAllTimers();
-    expect(entries.map(({ hash }) => fromHash(hash).state.text)).toEqual([
-      defaults.text,
-      `${defaults.text}typing`,
-    ]);
+    expect(entries.map(({ hash }) => fromHash(hash).state.text)).toEqual([defaults.text, `${defaults.text}typing`]);
     expect(writes() - before).toBe(1);
     wait(2000);
     change({ text: 'later' }, 'typing');

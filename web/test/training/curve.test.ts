@@ -15,11 +15,19 @@ describe('a curve', () => {
     curve.add({ step: 5, losses: [0.5, 0.25], frames: [frame(3, 0.5), frame(5, 0.6)] });
     expect(curve.losses).toEqual([3, 2, 1, 0.5, 0.25]);
     expect(curve.lossPoints[3]).toEqual({ step: 4, value: 0.5 });
-    expect(curve.accuracy.map(({ step, value }) => [step, value])).toEqual([[0, 0.1], [2, 0.3], [3, 0.5], [5, 0.6]]);
+    expect(curve.accuracy.map(({ step, value }) => [step, value])).toEqual([
+      [0, 0.1],
+      [2, 0.3],
+      [3, 0.5],
+      [5, 0.6],
+    ]);
   });
 
   it('has the last value before a step', () => {
-    const points = [{ step: 0, value: 1 }, { step: 10, value: 2 }];
+    const points = [
+      { step: 0, value: 1 },
+      { step: 10, value: 2 },
+    ];
     expect([valueAt(points, 0), valueAt(points, 9), valueAt(points, 99), valueAt([], 5)]).toEqual([1, 1, 2, undefined]);
   });
 });

@@ -31,7 +31,9 @@ describe('trainings of both kinds', () => {
     await until(({ step }) => step === 1);
     const induction = session.view.get().model;
     await session.reset(usualSettings('fourJobs'), false);
-    await until(({ curve, step, measured, status }) => curve.settings.kind === 'fourJobs' && step >= 10 && measured !== undefined && status === 'paused');
+    await until(
+      ({ curve, step, measured, status }) => curve.settings.kind === 'fourJobs' && step >= 10 && measured !== undefined && status === 'paused',
+    );
     const { model, curve, step } = session.view.get();
     expect([model === induction, curve.losses.length]).toEqual([false, step]);
     await session.step();

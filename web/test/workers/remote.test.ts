@@ -60,7 +60,13 @@ test('each call gets its own answer, in any order', async () => {
 
 test('an error keeps its message, its code and its parts', async () => {
   const { remote } = setUp();
-  await expect(remote.call('fail')).rejects.toMatchObject({ message: 'heads: expected 4, got 5', code: 'E_SHAPE', argument: 'heads', expected: '4', got: '5' });
+  await expect(remote.call('fail')).rejects.toMatchObject({
+    message: 'heads: expected 4, got 5',
+    code: 'E_SHAPE',
+    argument: 'heads',
+    expected: '4',
+    got: '5',
+  });
   expect(failureOf(new DOMException('no', 'DataCloneError'))).toEqual({ message: 'no' });
   expect(failureOf(undefined)).toEqual({ message: 'undefined' });
   expect(await remote.call('add', 1, 1)).toBe(2);
@@ -94,7 +100,11 @@ test('when the worker has ended, all pending and later calls are rejected', asyn
 });
 
 test.each([
-  ['is on the server no more', async () => new Response('<script src="./assets/main-2.js">'), /^This page was updated\. Reload it: your choices are in its address\.$/],
+  [
+    'is on the server no more',
+    async () => new Response('<script src="./assets/main-2.js">'),
+    /^This page was updated\. Reload it: your choices are in its address\.$/,
+  ],
   ['is missing on the server, or held back', async () => new Response('<script src="./assets/main-1.js">'), /^A file of this page did not arrive\. /],
   ['cannot be fetched', () => Promise.reject(new TypeError('Failed to fetch')), /^A file of this page could not be fetched\. /],
 ])('a script that %s is reported once', async (_, fetch, said) => {

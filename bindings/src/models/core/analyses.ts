@@ -22,12 +22,27 @@ const metricOf = (operands: Operands, { slopes, ...metric }: CoreMetric): wire.G
   slopes: operands.optionalSpan(slopes, 'f32', 'metric', 0),
 });
 
-export function lens(model: CoreModel, { batch, headScales }: Input, layers: readonly number[], top: Int64, tokens: readonly number[], logits: Extents | undefined) {
+export function lens(
+  model: CoreModel,
+  { batch, headScales }: Input,
+  layers: readonly number[],
+  top: Int64,
+  tokens: readonly number[],
+  logits: Extents | undefined,
+) {
   return model.within((operands, runtime, handle) => {
     const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
     const edits = editSpan(runtime, operands, batch.edits);
     const made = logits && output(operands, logits);
-    wire.modelLens(runtime.args, inputs, edits, operands.span(Int32Array.from(layers), 'i32', 'layers'), top, operands.span(Int32Array.from(tokens), 'i32', 'tokens'), made);
+    wire.modelLens(
+      runtime.args,
+      inputs,
+      edits,
+      operands.span(Int32Array.from(layers), 'i32', 'layers'),
+      top,
+      operands.span(Int32Array.from(tokens), 'i32', 'tokens'),
+      made,
+    );
     operands.run(() => runtime.raw.modelLens(handle));
     return { ...wire.readLensRows(runtime.args.results()), logits: made && copied(runtime, made) };
   });
@@ -50,7 +65,13 @@ export function measure(model: CoreModel, { batch, headScales }: Input, metric: 
   });
 }
 
-export function gradients(model: CoreModel, { batch, headScales }: Input, metric: CoreMetric, places: readonly Place[], shapes: readonly Extents[]): PassResult {
+export function gradients(
+  model: CoreModel,
+  { batch, headScales }: Input,
+  metric: CoreMetric,
+  places: readonly Place[],
+  shapes: readonly Extents[],
+): PassResult {
   return model.within((operands, runtime, handle) => {
     const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
     const made = shapes.map((shape) => output(operands, shape));
@@ -60,7 +81,14 @@ export function gradients(model: CoreModel, { batch, headScales }: Input, metric
   });
 }
 
-export function attributionPatch(model: CoreModel, inputs: readonly [clean: Input, corrupt: Input], metric: CoreMetric, site: Site, by: By, positions: boolean) {
+export function attributionPatch(
+  model: CoreModel,
+  inputs: readonly [clean: Input, corrupt: Input],
+  metric: CoreMetric,
+  site: Site,
+  by: By,
+  positions: boolean,
+) {
   return model.within((operands, runtime, handle) => {
     const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
     wire.modelAttributionPatch(runtime.args, clean, corrupt, metricOf(operands, metric), site, by, positions);
@@ -104,7 +132,12 @@ export class Sweep {
     return model.within((operands, runtime, handle) => {
       const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
       wire.patchSweep(runtime.args, clean, corrupt, metricOf(operands, metric), site, by);
-      return new Sweep(model, runtime, operands.make(() => runtime.raw.patchSweepCreate(handle)), inputs[0].batch.tokens);
+      return new Sweep(
+        model,
+        runtime,
+        operands.make(() => runtime.raw.patchSweepCreate(handle)),
+        inputs[0].batch.tokens,
+      );
     });
   }
 
@@ -112,7 +145,12 @@ export class Sweep {
     return model.within((operands, runtime, handle) => {
       const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
       wire.ablationSweep(runtime.args, inputs, operands.span(Int32Array.from(lengths), 'i32', 'texts'), metricOf(operands, metric), ablation);
-      return new Sweep(model, runtime, operands.make(() => runtime.raw.ablationSweepCreate(handle)), Math.max(...lengths));
+      return new Sweep(
+        model,
+        runtime,
+        operands.make(() => runtime.raw.ablationSweepCreate(handle)),
+        Math.max(...lengths),
+      );
     });
   }
 

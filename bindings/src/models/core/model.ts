@@ -38,13 +38,18 @@ export class CoreModel extends CoreObject implements ModelEngine {
     const { raw, heap } = runtime;
     const info = readInfo(runtime, handle);
     const own = (weights ?? [new SharedParameters(heap, info.weightBytes)]).map((each) => each.join());
-    super(runtime, handle, { argument: 'model', noun: 'a model' }, {
-      what: () => `a model of ${info.weightBytes} bytes`,
-      free: () => {
-        for (const each of own) each.leave();
-        if (!raw.dead) raw.modelRelease(handle);
+    super(
+      runtime,
+      handle,
+      { argument: 'model', noun: 'a model' },
+      {
+        what: () => `a model of ${info.weightBytes} bytes`,
+        free: () => {
+          for (const each of own) each.leave();
+          if (!raw.dead) raw.modelRelease(handle);
+        },
       },
-    });
+    );
     this.info = info;
     this.weights = own;
   }
@@ -116,7 +121,10 @@ export function onThisThread(engine: ModelEngine): CoreModel {
 
 /** Memory for an output until the end of the call. */
 export function output(operands: Operands, shape: Extents): Operand<'f32'> {
-  const { address } = operands.temporary(shape.reduce((product: number, extent) => product * extent, 4), 'outputs');
+  const { address } = operands.temporary(
+    shape.reduce((product: number, extent) => product * extent, 4),
+    'outputs',
+  );
   return { address, dtype: 'f32', shape };
 }
 

@@ -1,35 +1,16 @@
 // A model that lives in workers.
 
 import { exchangeOf } from '../../pool/shared/exchange.js';
-import {
-  type BrowserWorker,
-  browserPort,
-  madeBy,
-  type StartWorker,
-  workerCount,
-  type WorkerScript,
-  workersOf,
-} from '../../pool/shared/port.js';
+import { type BrowserWorker, browserPort, madeBy, type StartWorker, workerCount, type WorkerScript, workersOf } from '../../pool/shared/port.js';
 import { abortable } from '../../runtime/abort.js';
 import type { ModelInfo } from '../../types/models.js';
 import { abandoned } from '../core/abandoned.js';
-import type {
-  Generation,
-  GenerationSettings,
-  GenerationStep,
-  LoaderInput,
-  ModelEngine,
-  PassCall,
-  PassResult,
-  WeightLoader,
-} from '../core/engine.js';
+import type { Generation, GenerationSettings, GenerationStep, LoaderInput, ModelEngine, PassCall, PassResult, WeightLoader } from '../core/engine.js';
 import { pieceBytes } from '../core/loader.js';
 import { type CompiledModule, WorkerGroup } from './worker_group.js';
 
 /** An entry point starts workers by a function or with a script. */
-export type WorkersPlatform =
-  | { readonly make: () => BrowserWorker | undefined }
-  | { readonly findScript: () => Promise<WorkerScript> };
+export type WorkersPlatform = { readonly make: () => BrowserWorker | undefined } | { readonly findScript: () => Promise<WorkerScript> };
 
 /** The options of openModel() that concern workers. */
 export interface WorkerOptions {
@@ -38,8 +19,7 @@ export interface WorkerOptions {
   readonly signal: AbortSignal | undefined;
 }
 
-const missing =
-  'its script did not load: it is missing (see "Where it runs" in the README), or the Content-Security-Policy forbids workers';
+const missing = 'its script did not load: it is missing (see "Where it runs" in the README), or the Content-Security-Policy forbids workers';
 
 async function starterOf(platform: WorkersPlatform): Promise<StartWorker> {
   if ('findScript' in platform) return workersOf(await platform.findScript());

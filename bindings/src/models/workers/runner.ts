@@ -25,8 +25,7 @@ export class ModelRunner {
     try {
       const isFirst = team === undefined || team.rank === 0;
       const perform = () => this.#perform(task, isFirst);
-      const value =
-        team === undefined ? perform() : performInTeam(runtime, socketOf.get(this.#core) as TeamSocket, team, perform);
+      const value = team === undefined ? perform() : performInTeam(runtime, socketOf.get(this.#core) as TeamSocket, team, perform);
       if (!isFirst) return { message: { kind: 'done', value: undefined }, transfer: [] };
       const results = task.kind === 'run' ? (value as (Float32Array<ArrayBuffer> | undefined)[]) : [];
       return { message: { kind: 'done', value }, transfer: results.flatMap((each) => each?.buffer ?? []) };

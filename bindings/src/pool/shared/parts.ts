@@ -106,18 +106,14 @@ function flatRows(ranges: readonly WorkRange[], { group, queries, blockRows }: R
 }
 
 /** Row ranges in one result: `runs`, or for a capture the captured rows among them. */
-function rowsOfOutput(
-  { capture }: OutputSpec,
-  runs: readonly RowRun[],
-  { heads, queries }: { heads: number; queries: number },
-): readonly RowRun[] {
+function rowsOfOutput({ capture }: OutputSpec, runs: readonly RowRun[], { heads, queries }: { heads: number; queries: number }): readonly RowRun[] {
   if (capture === undefined) return runs;
   const chosen = capture.heads;
   const placeOf = chosen && new Map(chosen.map((head, place) => [head, place]));
   const chosenHeads = chosen?.length ?? heads;
   const captured: RowRun[] = [];
   for (const [first, count] of runs) {
-    for (let row = first; row < first + count; ) {
+    for (let row = first; row < first + count;) {
       const flatHead = Math.floor(row / queries);
       const end = Math.min(first + count, (flatHead + 1) * queries);
       const head = flatHead % heads;

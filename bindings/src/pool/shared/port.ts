@@ -165,10 +165,7 @@ export function workersOf(script: WorkerScript): StartWorker {
     }
     const threads = process?.getBuiltinModule?.('node:worker_threads');
     if (threads === undefined) return undefined;
-    const worker =
-      'file' in script
-        ? new threads.Worker(pathOf(script.file), { eval: false })
-        : new threads.Worker(script.text, { eval: true });
+    const worker = 'file' in script ? new threads.Worker(pathOf(script.file), { eval: false }) : new threads.Worker(script.text, { eval: true });
     return nodePort(worker, events);
   };
 }

@@ -104,14 +104,7 @@ export type Verb =
   | 'memory';
 
 /** Operations of `mh` that make an object. `scores` makes an object whose rows() computes a range of rows. */
-export type Maker =
-  | 'multiHeadAttention'
-  | 'transformerBlock'
-  | 'transformer'
-  | 'createCache'
-  | 'trainer'
-  | 'experiment'
-  | 'scores';
+export type Maker = 'multiHeadAttention' | 'transformerBlock' | 'transformer' | 'createCache' | 'trainer' | 'experiment' | 'scores';
 
 /** Tasks for objects. An object that several workers share has the same id in all of them. */
 export type ObjectTask =

@@ -26,11 +26,7 @@ export interface Runner<T, A> {
  * runner that `create` makes. `unread` is the answer to a task that the engine could not deserialize, so that its call does
  * not wait forever.
  */
-export function serve<Api extends object, T, A>(
-  contents: Contents<Api>,
-  create: (api: Api) => Runner<T, A>,
-  unread: (error: SentError) => A,
-): void {
+export function serve<Api extends object, T, A>(contents: Contents<Api>, create: (api: Api) => Runner<T, A>, unread: (error: SentError) => A): void {
   const load = createLoader<Api>(() => {
     throw new Error('the thread that starts a worker sends it the module');
   }, contents);

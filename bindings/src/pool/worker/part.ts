@@ -12,14 +12,7 @@ import { checkChoice, checkCount, checkNames, readOptions } from '../../runtime/
 import type { ReadTensor } from '../../runtime/read_tensor.js';
 import { floatDTypes } from '../../runtime/tensor.js';
 import type { TypedArray } from '../../runtime/typed_arrays.js';
-import type {
-  AttentionOptions,
-  AttentionReturn,
-  DType,
-  FloatDType,
-  FloatTensorLike,
-  Shape,
-} from '../../types/index.js';
+import type { AttentionOptions, AttentionReturn, DType, FloatDType, FloatTensorLike, Shape } from '../../types/index.js';
 import type { Operand } from '../../types/wire.js';
 import { resultRuns } from '../shared/parts.js';
 import type { OutputSpec, PartCall, Place } from '../shared/protocol.js';
@@ -104,8 +97,7 @@ function capturesOf(captures: AttentionOptions['capture'], scores: Shape, operan
 }
 
 /** A view of bytes in this instance's memory, or in a buffer that was sent. */
-const bytesAt = (buffer: ArrayBufferLike, offset: number, length: number): Uint8Array =>
-  new Uint8Array(buffer as ArrayBuffer, offset, length);
+const bytesAt = (buffer: ArrayBufferLike, offset: number, length: number): Uint8Array => new Uint8Array(buffer as ArrayBuffer, offset, length);
 
 /** Computes one part in this worker's instance. The results replace the operands in `taskBuffer`. */
 export function runPart(runtime: Runtime, part: PartCall, taskBuffer: ArrayBufferLike): void {

@@ -173,9 +173,7 @@ class HeldScores {
   /** Returns the first chunk of the whole call, which checks all arguments, or `count` rows from `first` on. */
   rows(first?: number, count?: number): ScoreRows | undefined {
     const range: ScoresOptions =
-      first === undefined || count === undefined
-        ? this.#options
-        : { ...this.#options, rows: [first, count], chunk: count };
+      first === undefined || count === undefined ? this.#options : { ...this.#options, rows: [first, count], chunk: count };
     const stream = this.#mh.scores(...this.#inputs, range);
     try {
       return stream.next().value ?? undefined;

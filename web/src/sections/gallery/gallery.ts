@@ -108,17 +108,7 @@ function createCard(app: App, head: number) {
   const readout = el('p', { class: 'readout' });
   const strips = createStrips(3);
   const scores = el('dl', { class: 'scores' });
-  const element = el(
-    'article',
-    {},
-    el('h3', {}, title),
-    line,
-    frame.body,
-    readout,
-    strips.element,
-    scores,
-    frame.saves,
-  );
+  const element = el('article', {}, el('h3', {}, title), line, frame.body, readout, strips.element, scores, frame.saves);
   app.state.watch((state) => title.setAttribute('aria-pressed', String(state.head === head)));
   let shown: ForwardResult | undefined;
   let limits: Readonly<Record<'qHeads' | 'kHeads' | 'vHeads', number>>;
@@ -197,12 +187,7 @@ function createMean(app: App) {
   const title = el('h3', {});
   const text = el('p', { class: 'card-line' });
   const readout = el('p', { class: 'readout' });
-  const element = el(
-    'article',
-    { class: 'column card card-mean' },
-    el('div', { class: 'mean-text' }, title, text, readout, frame.saves),
-    frame.body,
-  );
+  const element = el('article', { class: 'column card card-mean' }, el('div', { class: 'mean-text' }, title, text, readout, frame.saves), frame.body);
   let view: MatrixView;
   return {
     element,
@@ -212,8 +197,7 @@ function createMean(app: App) {
       const { edited: _, muted: __, ...first } = viewOf(result, 'weights', 0);
       view = { ...first, data: result.meanWeights.data };
       title.textContent = `Mean of ${count} heads`;
-      text.textContent =
-        'Many plots show only this average. It hides the heads: a clear pattern of one turns faint, and patterns overlap.';
+      text.textContent = 'Many plots show only this average. It hides the heads: a clear pattern of one turns faint, and patterns overlap.';
       frame.show({ view, title: `Mean of the weights of ${count} heads` }, 'mean', as);
     },
     point(query: number, key: number | null): void {

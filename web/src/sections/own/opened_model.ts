@@ -50,17 +50,8 @@ export type OpenedModelView = ReturnType<typeof openedModel>;
 export function openedModel(app: App, tell: Tell) {
   const bar = loadingBar(() => void client.call('abort').catch(() => {}));
   const client = connect(() => app.startWorker('model'), { onLoading: bar.show, onLost: forgetModel });
-  const weights = el(
-    'select',
-    { id: 'own-weights' },
-    ...weightChoices.map((choice) => el('option', { value: choice }, choiceNames[choice])),
-  );
-  const weightsLine = el(
-    'p',
-    { class: 'row own-choice' },
-    el('label', { for: 'own-weights', class: 'control-name' }, 'Weights in memory'),
-    weights,
-  );
+  const weights = el('select', { id: 'own-weights' }, ...weightChoices.map((choice) => el('option', { value: choice }, choiceNames[choice])));
+  const weightsLine = el('p', { class: 'row own-choice' }, el('label', { for: 'own-weights', class: 'control-name' }, 'Weights in memory'), weights);
   const facts = el('p', { class: 'own-facts' });
   const field = el('textarea', { id: 'own-input', rows: 2, maxlength: maxCharacters, dir: 'auto', spellcheck: 'false' });
   const fieldName = el('label', { for: 'own-input', class: 'control-name' });
@@ -204,9 +195,7 @@ export function openedModel(app: App, tell: Tell) {
       asked = input;
       continuation.clear();
       try {
-        attention = info.takesPixels
-          ? await client.call('look', await pictureChoice.pixels(info, files!))
-          : await client.call('attend', input);
+        attention = info.takesPixels ? await client.call('look', await pictureChoice.pixels(info, files!)) : await client.call('attend', input);
         const { found, ids, weights } = attention;
         tell(found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '');
         if (ids.length > 0) overview.show(info.takesPixels ? classMaps(weights) : weights);
@@ -297,5 +286,4 @@ function factsOf(info: ModelInfo, type: string | undefined, fileBytes: number, r
   return `${info.modelType}: ${counted(info.numLayers, 'layer')} of ${counted(info.numHeads, 'head')}, ${info.embedDim} columns, ${inMillions(info.parameters)} parameters. ${memory}${reads}`;
 }
 
-const inMillions = (count: number): string =>
-  count < 1e5 ? count.toLocaleString('en') : `${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} million`;
+const inMillions = (count: number): string => (count < 1e5 ? count.toLocaleString('en') : `${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} million`);

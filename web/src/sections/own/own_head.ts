@@ -41,7 +41,10 @@ export function classMaps({ shape, data }: Matrix): Matrix {
     // Position 0 is the class token, as query and as key.
     const row = data.subarray(at * tokens ** 2 + 1, at * tokens ** 2 + tokens);
     const largest = row.reduce((most, weight) => Math.max(most, weight), 1e-9);
-    maps.set(row.map((weight) => weight / largest), at * side ** 2);
+    maps.set(
+      row.map((weight) => weight / largest),
+      at * side ** 2,
+    );
   }
   return { shape: [layers, heads, side, side], data: maps };
 }
@@ -62,11 +65,22 @@ export function createOwnHead(app: App) {
   const rest = el('p', { class: 'hint' });
   const legend = createLegend('weights');
   const strongest = el('p', { class: 'legend' });
-  const whole = el('button', { class: 'secondary', id: 'own-class-token', onclick: () => update(app, { ownQuery: null }) }, 'Where the class token looks');
+  const whole = el(
+    'button',
+    { class: 'secondary', id: 'own-class-token', onclick: () => update(app, { ownQuery: null }) },
+    'Where the class token looks',
+  );
   const element = el(
     'article',
     { class: 'own-head' },
-    el('div', { class: 'column card own-map' }, title, frame.body, readout, el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves)),
+    el(
+      'div',
+      { class: 'column card own-map' },
+      title,
+      frame.body,
+      readout,
+      el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves),
+    ),
     el('div', { class: 'slim own-looks' }, asked, list, rest, whole),
   );
   let shown: Shown | undefined;
@@ -88,7 +102,11 @@ export function createOwnHead(app: App) {
     asked.replaceChildren('What ', word(names[query]!), ' looks at');
     list.replaceChildren(...first.map((key) => shareLine(names[key]!, row[key]!)));
     rest.textContent = others >= least ? `All others: ${(100 * others).toFixed(1)} %. ` : '';
-    rest.append(side ? 'A patch has the numbers of its row and column. Choose one on the map to see where it looks.' : 'Choose another row on the map to see its words.');
+    rest.append(
+      side
+        ? 'A patch has the numbers of its row and column. Choose one on the map to see where it looks.'
+        : 'Choose another row on the map to see its words.',
+    );
   }
 
   function point(cell: Cell | null): void {

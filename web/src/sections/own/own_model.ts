@@ -25,13 +25,7 @@ export function ownModelSection(app: App): HTMLElement {
     status.className = `hint own-status${failed ? ' notice is-failure' : ''}`;
   };
   const lead = 'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.';
-  const section = panel(
-    'own',
-    { title: 'Your own model', lead },
-    zone,
-    el('p', { class: 'own-sample' }, 'No model at hand? ', english),
-    status,
-  );
+  const section = panel('own', { title: 'Your own model', lead }, zone, el('p', { class: 'own-sample' }, 'No model at hand? ', english), status);
 
   let loading: Promise<OpenedModelView> | undefined;
 
@@ -80,6 +74,9 @@ export function ownModelSection(app: App): HTMLElement {
   app.state.watch(({ model }, previous) => {
     if (model !== '' && model !== previous?.model) void withModel();
   });
-  keptFolder().then(() => withModel(), () => {});
+  keptFolder().then(
+    () => withModel(),
+    () => {},
+  );
   return section;
 }

@@ -26,7 +26,11 @@ export function createComparison(app: App, client: ModelClient) {
     el('label', { for: 'own-sentences', class: 'control-name' }, `Sentences, one a line, at most ${mostSentences}`),
     field,
     el('div', { class: 'table-scroll', tabindex: 0, role: 'group', 'aria-label': 'Similarities' }, table),
-    el('p', { class: 'hint' }, 'The cosine of the angle between the vectors of two sentences: 1 for the same direction, near 0 for nothing in common.'),
+    el(
+      'p',
+      { class: 'hint' },
+      'The cosine of the angle between the vectors of two sentences: 1 for the same direction, near 0 for nothing in common.',
+    ),
     problem,
   );
   let wanted: { readonly readsText: boolean };

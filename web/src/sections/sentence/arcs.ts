@@ -39,12 +39,10 @@ export function arcsOf(row: ArrayLike<number>, query: number, head: number, clas
   const strongest = weights.indexOf(most);
   const keys = [...weights.keys()].filter((key) => weights[key]! >= most * leastShare);
   keys.sort((a, b) => weights[b]! - weights[a]!);
-  return keys
-    .slice(0, mostArcs)
-    .map((key) => {
-      const weight = weights[key]!;
-      return { head, className, query, key, weight, numbered: key === strongest || weight >= numberedFrom };
-    });
+  return keys.slice(0, mostArcs).map((key) => {
+    const weight = weights[key]!;
+    return { head, className, query, key, weight, numbered: key === strongest || weight >= numberedFrom };
+  });
 }
 
 const markRadius = 8;
@@ -154,16 +152,17 @@ export function createArcs() {
       const heads = [...new Set(drawn.map(({ head }) => head))];
       const numbered = drawn.filter((arc) => arc.numbered);
       fit(lines, drawn.length, () => svg('path', {}));
-      fit(marks, numbered.length, () =>
-        svg('g', {}, svg('circle', { r: markRadius }), svg('text', { y: 3.5, 'text-anchor': 'middle' })),
-      );
+      fit(marks, numbered.length, () => svg('g', {}, svg('circle', { r: markRadius }), svg('text', { y: 3.5, 'text-anchor': 'middle' })));
       let mark = 0;
       drawn.forEach((arc, i) => {
         const sameKey = numbered.filter(({ key }) => key === arc.key);
         const place = sameKey.indexOf(arc);
         const end = arc.numbered ? (place - (sameKey.length - 1) / 2) * (2 * markRadius + 1) : 0;
         const start = (heads.indexOf(arc.head) - (heads.length - 1) / 2) * 4;
-        const [source, target] = [{ word: words[arc.query]!, aside: start }, { word: words[arc.key]!, aside: end }];
+        const [source, target] = [
+          { word: words[arc.query]!, aside: start },
+          { word: words[arc.key]!, aside: end },
+        ];
         const { d, x, y } = curve(source, target, textLines, arc.head);
         setAttributes(lines.children[i]!, {
           d,

@@ -88,7 +88,12 @@ export function liveMaps(app: App): HTMLElement {
     if (!result) {
       const names = tokenNames(tokenize(app.state.get().text).tokens);
       const view = { ...small(id), rows: names.length, cols: names.length, data: new Float32Array(), rowLabels: names, colLabels: names };
-      showMatrix(body, map, { view: { ...view, blank: true }, label: `Head ${head + 1}, not computed yet`, cellLabel: () => 'not computed yet' }, 'colors');
+      showMatrix(
+        body,
+        map,
+        { view: { ...view, blank: true }, label: `Head ${head + 1}, not computed yet`, cellLabel: () => 'not computed yet' },
+        'colors',
+      );
       return;
     }
     const view = { ...viewOf(result, 'weights', head), ...small(id) };

@@ -43,13 +43,10 @@ export function captionOf(result: ForwardResult, query: number, text: string): s
     if (look.muted) muted.push(head + 1);
     else places.set(place, [...(places.get(place) ?? []), head + 1]);
   });
-  const parts = [...places].map(
-    ([place, those], i) => `${headsInWords(those)} ${i > 0 ? '' : those.length > 1 ? 'look ' : 'looks '}at ${place}`,
-  );
+  const parts = [...places].map(([place, those], i) => `${headsInWords(those)} ${i > 0 ? '' : those.length > 1 ? 'look ' : 'looks '}at ${place}`);
   if (muted.length > 0) parts.push(`${headsInWords(muted)} ${muted.length > 1 ? 'are' : 'is'} muted`);
   return `From ${names[query]}: ${parts.join(', ')}.`;
 }
 
 /** "head 1", "heads 1, 2 and 4". */
-const headsInWords = (heads: readonly number[]): string =>
-  `head${heads.length > 1 ? 's' : ''} ${heads.join(', ').replace(/, (\d+)$/, ' and $1')}`;
+const headsInWords = (heads: readonly number[]): string => `head${heads.length > 1 ? 's' : ''} ${heads.join(', ').replace(/, (\d+)$/, ' and $1')}`;

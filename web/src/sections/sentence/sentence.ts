@@ -130,11 +130,7 @@ function headChooser(app: App): HTMLElement {
     'fieldset',
     { class: 'choice' },
     el('legend', {}, 'Hand-built heads'),
-    el(
-      'p',
-      { class: 'hint what-head' },
-      'For each word, a head decides how much to look at every word. These shares, its weights, add up to 1.',
-    ),
+    el('p', { class: 'hint what-head' }, 'For each word, a head decides how much to look at every word. These shares, its weights, add up to 1.'),
     el('div', { class: 'wrap chips' }, ...chips),
     hint,
   );

@@ -64,9 +64,7 @@ export function tokenStrip(app: App): HTMLElement {
     // With more heads than colors, arcs of all would be a thicket.
     const only = result.heads.length > patternIds.length ? chosen(app, result).head : undefined;
     const all = result.heads.flatMap((id, head) =>
-      result.bend.muted.includes(head) || head !== (only ?? head)
-        ? []
-        : arcsOf(rowOf(result.trace.weights, head, shown), shown, head, `head-${id}`),
+      result.bend.muted.includes(head) || head !== (only ?? head) ? [] : arcsOf(rowOf(result.trace.weights, head, shown), shown, head, `head-${id}`),
     );
     measure();
     arcs.show(all, boxes);

@@ -143,7 +143,11 @@ function headsChoice(app: App): HTMLElement {
     'div',
     { class: 'row control-head', role: 'group', 'aria-labelledby': 'split-heads' },
     el('span', { id: 'split-heads', class: 'control-name' }, 'Heads'),
-    choiceOf(app, 'splitHeads', choices.map((value) => ({ value, label: String(value), id: `split-${value}` }))),
+    choiceOf(
+      app,
+      'splitHeads',
+      choices.map((value) => ({ value, label: String(value), id: `split-${value}` })),
+    ),
   );
 }
 
@@ -177,9 +181,7 @@ function createBlock(head: number, onPoint: (place: Place | null) => void) {
       const pattern = colorOf(head);
       element.className = `reveal-block head-${pattern}${left ? ' is-left' : ''}`;
       element.style.setProperty('--place', String((of - 1) / 2 - head));
-      name.replaceChildren(
-        ...(left ? ['left'] : [headBadge(head + 1, pattern), el('span', { class: 'sr-only' }, `Head ${head + 1}`)]),
-      );
+      name.replaceChildren(...(left ? ['left'] : [headBadge(head + 1, pattern), el('span', { class: 'sr-only' }, `Head ${head + 1}`)]));
       const where = left ? 'left over' : `head ${head + 1}`;
       const label = `q, ${where}: ${view.rows} by ${view.cols}`;
       const cellLabel = ({ row, col }: Cell): string =>
@@ -220,8 +222,7 @@ function partsOf(app: App, result: ForwardResult): MatrixView[] {
     cols,
     data: data.subarray(head * rows * cols, (head + 1) * rows * cols),
     // The index of the head that owns the number in q; it sets the color.
-    headOf: (token: number, col: number) =>
-      Math.floor(sourceOf(indexOf({ head, token, col }, strides), whole.cols).col / cols),
+    headOf: (token: number, col: number) => Math.floor(sourceOf(indexOf({ head, token, col }, strides), whole.cols).col / cols),
   }));
 }
 
@@ -295,7 +296,9 @@ function verdictText(app: App, result: ForwardResult): Child[] {
     ];
   }
   if (!wrongReshape) {
-    return [`Head 1 has columns 1–${size.width / splitHeads} of every word, so each block has one color. Strong means large, pale means small or negative.`];
+    return [
+      `Head 1 has columns 1–${size.width / splitHeads} of every word, so each block has one color. Strong means large, pale means small or negative.`,
+    ];
   }
   const place = firstWrong(size);
   if (!place) return ['With one head or one word, the wrong reshape changes nothing.'];

@@ -50,10 +50,7 @@ export function createCellExplanation() {
       strips.element.hidden = product === undefined;
       if (product) strips.show(stripsOf(product));
       bars.hidden = shown.length === 0;
-      bars.replaceChildren(
-        ...(total ? [lineOf('sum', sum.canvas, number)] : []),
-        ...shown.map((bar, i) => barOf(bar, parts[i]!)),
-      );
+      bars.replaceChildren(...(total ? [lineOf('sum', sum.canvas, number)] : []), ...shown.map((bar, i) => barOf(bar, parts[i]!)));
       const limit = limitOf(...shown.flatMap(({ part }) => part ?? []), ...(total ? [total] : []));
       shown.forEach(({ part }, i) => part && parts[i]!.show(part, limit));
       if (total) sum.show(total, limit);

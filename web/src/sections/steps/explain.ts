@@ -66,7 +66,10 @@ function termsOf({ left, right }: Product): Terms {
   return {
     titles: ['column', left.label, right.label, 'product'],
     rows: products.map((product, i) => [String(i + 1), f(left.data[i]!, 4), f(right.data[i]!, 4), f(product, 4)]),
-    total: f(products.reduce((sum, product) => sum + product, 0), 4),
+    total: f(
+      products.reduce((sum, product) => sum + product, 0),
+      4,
+    ),
   };
 }
 
@@ -103,7 +106,9 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
     case 'kHeads':
     case 'vHeads':
       if (given?.rope && name !== 'vHeads') {
-        return { why: `Column ${head * headDim + col + 1} of ${name[0]}, turned with another column of head ${head + 1} by an angle that grows with the word’s position (RoPE).` };
+        return {
+          why: `Column ${head * headDim + col + 1} of ${name[0]}, turned with another column of head ${head + 1} by an angle that grows with the word’s position (RoPE).`,
+        };
       }
       return {
         why: `The same number as in column ${head * headDim + col + 1} of ${name[0]}: head ${head + 1} has columns ${head * headDim + 1} to ${(head + 1) * headDim}.`,
@@ -131,10 +136,13 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
     }
     case 'output':
       if (bend.withoutOutput) return { why: 'W_O is left out, so this is the number of the step before.' };
-      return dotProduct({
-        left: { label: `merged ${names[row]}`, data: rowOf(trace.merged, 0, row) },
-        right: { label: `W_O, row ${col + 1}`, data: weights.outProj.subarray(col * wide, (col + 1) * wide) },
-      }, weights.outBias?.[col]);
+      return dotProduct(
+        {
+          left: { label: `merged ${names[row]}`, data: rowOf(trace.merged, 0, row) },
+          right: { label: `W_O, row ${col + 1}`, data: weights.outProj.subarray(col * wide, (col + 1) * wide) },
+        },
+        weights.outBias?.[col],
+      );
   }
 }
 
@@ -156,9 +164,7 @@ function masking(result: ForwardResult, { row, col }: Place): string {
   const names = tokenNames(tokens);
   if (!hides(causal, bend.window, row, col)) return 'This word may be looked at, so its score stays.';
   const reason =
-    causal && col > row
-      ? `${names[col]} comes after ${names[row]}`
-      : `${names[col]} is more than ${bend.window} words away from ${names[row]}`;
+    causal && col > row ? `${names[col]} comes after ${names[row]}` : `${names[col]} is more than ${bend.window} words away from ${names[row]}`;
   return `${reason}, so it is hidden: its score becomes −∞, and its weight exactly 0.`;
 }
 
@@ -181,7 +187,10 @@ function softmax(result: ForwardResult, { row, col, head }: Place): Explanation 
   const terms = () => ({
     titles: ['key', 'score', 'e^{score − largest}', 'weight'],
     rows: Array.from(scores, (score, key) => [names[key]!, f(score), f(power(key), 4), f(weights[key]!, 4)]),
-    total: f(weights.reduce((a, b) => a + b, 0), 4),
+    total: f(
+      weights.reduce((a, b) => a + b, 0),
+      4,
+    ),
   });
   const edits = bend.edits.filter((edit) => edit.head === head && edit.query === row);
   if (hides(causal, bend.window, row, col)) return { why: 'Hidden by the mask, so the weight is exactly 0.', bars, terms };
@@ -209,13 +218,11 @@ function mixing({ trace, tokens }: ForwardResult, { row, col, head }: Place): Ex
     sum: rowOf(trace.headsOut, head, row),
     terms: () => ({
       titles: ['word', 'weight', 'value', 'product'],
-      rows: Array.from(weights, (weight, key) => [
-        names[key]!,
-        f(weight, 4),
-        f(value(key), 4),
-        f(weight * value(key), 4),
-      ]),
-      total: f(Array.from(weights, (weight, key) => weight * value(key)).reduce((a, b) => a + b, 0), 4),
+      rows: Array.from(weights, (weight, key) => [names[key]!, f(weight, 4), f(value(key), 4), f(weight * value(key), 4)]),
+      total: f(
+        Array.from(weights, (weight, key) => weight * value(key)).reduce((a, b) => a + b, 0),
+        4,
+      ),
     }),
   };
 }

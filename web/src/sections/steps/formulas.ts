@@ -35,17 +35,7 @@ const ij = row(i('i'), i('j'));
 const width = sub(i('d'), text('head'));
 
 const sources = {
-  x: row(
-    sub(i('x'), i('t')),
-    op('='),
-    text('position'),
-    op('∥'),
-    text('word'),
-    op('∥'),
-    text('letter'),
-    op('∥'),
-    text('kind'),
-  ),
+  x: row(sub(i('x'), i('t')), op('='), text('position'), op('∥'), text('word'), op('∥'), text('letter'), op('∥'), text('kind')),
   given: row(sub(i('x'), i('t')), op('='), text('norm'), op('('), sub(i('h'), i('t')), op(')')),
   q: row(i('q'), op('='), i('x'), transposed(i('W'), i('Q'))),
   k: row(i('k'), op('='), i('x'), transposed(i('W'), i('K'))),
@@ -77,12 +67,7 @@ const sources = {
     op('='),
     row(
       op('{'),
-      part(
-        'mtable',
-        { columnalign: 'left left' },
-        line(sub(i('z'), ij), text('where j may be seen')),
-        line(row(op('−'), i('∞')), text('elsewhere')),
-      ),
+      part('mtable', { columnalign: 'left left' }, line(sub(i('z'), ij), text('where j may be seen')), line(row(op('−'), i('∞')), text('elsewhere'))),
     ),
   ),
   softmax: row(

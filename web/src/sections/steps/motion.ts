@@ -32,8 +32,14 @@ function move(target: Element | undefined, frames: Keyframe[], delay = 0): void 
  */
 export function moveOperands({ box, strips, bars, starts, parts, sum }: Moving): void {
   const [left, right, product] = strips.querySelectorAll('canvas');
-  move(left, [{ transform: 'translateY(-18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
-  move(right, [{ transform: 'translateY(18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
+  move(left, [
+    { transform: 'translateY(-18px)', opacity: 0.3 },
+    { transform: 'none', opacity: 1 },
+  ]);
+  move(right, [
+    { transform: 'translateY(18px)', opacity: 0.3 },
+    { transform: 'none', opacity: 1 },
+  ]);
   move(product, [{ clipPath: 'inset(0 100% 0 0)' }, { clipPath: 'inset(0)' }], playTime / 3);
   bars.querySelectorAll<HTMLElement>('.origin-bar-room > *').forEach((bar, i) => {
     move(bar, [{ width: starts[i] ?? '0%' }, { width: bar.style.width }]);
@@ -114,7 +120,11 @@ function flyTo(end: DOMRect, copy: HTMLElement, from: Element): void {
   const down = end.top + end.height / 2 - (own.top + own.height / 2);
   const moved = `translate(${across}px, ${down}px) scale(${isStrip ? 1 : Math.min(1, end.height / own.height)})`;
   const flight = copy.animate(
-    [{ transform: 'none', opacity: 1 }, { transform: moved, opacity: 1, offset: 0.9 }, { transform: moved, opacity: 0 }],
+    [
+      { transform: 'none', opacity: 1 },
+      { transform: moved, opacity: 1, offset: 0.9 },
+      { transform: moved, opacity: 0 },
+    ],
     { duration: playTime, easing: 'ease-in' },
   );
   flight.onfinish = flight.oncancel = () => copy.remove();

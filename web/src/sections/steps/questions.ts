@@ -56,11 +56,7 @@ export function questionList(app: App): HTMLElement {
   const items = questions.map(({ question, answer, step, section }) => {
     const where = el('p', { class: 'question-where' });
     if (step) {
-      const button = el(
-        'button',
-        { class: 'secondary' },
-        `Show step ${steps.indexOf(stepOf(step)) + 1}: ${stepOf(step).title}`,
-      );
+      const button = el('button', { class: 'secondary' }, `Show step ${steps.indexOf(stepOf(step)) + 1}: ${stepOf(step).title}`);
       button.addEventListener('click', () => {
         update(app, { step });
         document.getElementById('steps')?.scrollIntoView();
@@ -71,10 +67,5 @@ export function questionList(app: App): HTMLElement {
     if (section) where.append(el('a', { href: `#${section.id}` }, `See it in “${section.name}”`));
     return el('details', { class: 'question' }, el('summary', {}, question), el('p', {}, answer), where);
   });
-  return el(
-    'div',
-    { class: 'questions' },
-    el('h3', { id: 'questions-title' }, 'Six questions that newcomers ask'),
-    ...items,
-  );
+  return el('div', { class: 'questions' }, el('h3', { id: 'questions-title' }, 'Six questions that newcomers ask'), ...items);
 }

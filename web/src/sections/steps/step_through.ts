@@ -90,8 +90,7 @@ function stepDetail(app: App): HTMLElement {
   formulas.element.setAttribute('role', 'group');
   formulas.element.setAttribute('aria-label', 'Formula');
 
-  const chosenPart = (step: Step): Part =>
-    step.parts.find(({ label }) => label === app.state.get().part) ?? step.parts[0]!;
+  const chosenPart = (step: Step): Part => step.parts.find(({ label }) => label === app.state.get().part) ?? step.parts[0]!;
   const shownStep = (): Step => stepOf(app.state.get().step);
 
   function shownView(result: ForwardResult): MatrixView {
@@ -121,10 +120,7 @@ function stepDetail(app: App): HTMLElement {
     steps.forEach((step, index) => {
       texts
         .layer(step.id)
-        .replaceChildren(
-          el('h3', {}, `${index + 1}. ${step.title}`),
-          el('p', { class: 'lead step-text' }, ...rich(step.text(result))),
-        );
+        .replaceChildren(el('h3', {}, `${index + 1}. ${step.title}`), el('p', { class: 'lead step-text' }, ...rich(step.text(result))));
       formulas.layer(step.id).replaceChildren(formula(formulaOf(chosenPart(step), result)));
     });
   }
@@ -165,9 +161,7 @@ function stepDetail(app: App): HTMLElement {
   function fixHeight(result: ForwardResult): void {
     const width = picture.clientWidth;
     if (width === 0) return;
-    const heights = (['scores', 'q', 'qHeads'] as const).map(
-      (name) => layoutOf(viewOf(result, name, 0), width, maxCell).height,
-    );
+    const heights = (['scores', 'q', 'qHeads'] as const).map((name) => layoutOf(viewOf(result, name, 0), width, maxCell).height);
     const table = app.state.get().stepView === 'numbers' ? tableHeight : 0;
     picture.style.minHeight = `${Math.max(table, ...heights)}px`;
   }
@@ -211,9 +205,7 @@ function stepDetail(app: App): HTMLElement {
     map.highlight(cell);
     explained = cell;
     const from = view.rowLabels[cell.row]!;
-    const place = view.colLabels
-      ? pairOf(from, view.colLabels[cell.col]!)
-      : [word(from), `, column ${cell.col + 1}`];
+    const place = view.colLabels ? pairOf(from, view.colLabels[cell.col]!) : [word(from), `, column ${cell.col + 1}`];
     const value = formatNumber(view.data[cell.row * view.cols + cell.col]!);
     explanation.show(place, value, explain(result, name, { ...cell, head }));
   });

@@ -107,9 +107,7 @@ export const steps: readonly Step[] = [
     id: 'values',
     title: 'Mix the values',
     symbol: 'w · v',
-    text: always(
-      'Each row becomes a mixture of the words’ values. With nearly all the weight on one word, it looks just like that word’s value.',
-    ),
+    text: always('Each row becomes a mixture of the words’ values. With nearly all the weight on one word, it looks just like that word’s value.'),
     parts: [{ label: 'head output', trace: 'headsOut', formula: 'values' }],
     axes: 'batch, heads, tokens, d_head',
   },

@@ -157,16 +157,13 @@ function answer(app: App, generating: Generating): HTMLElement {
   return el('div', { class: 'part cache-answer' }, el('h3', {}, 'What does a cache save?'), why, total, same);
 }
 
-const differing = ({ ticks }: GenerationView): number =>
-  ticks.filter(({ cached, plain }) => cached.token !== plain.token).length;
+const differing = ({ ticks }: GenerationView): number => ticks.filter(({ cached, plain }) => cached.token !== plain.token).length;
 
 function sameText(view: GenerationView): string {
   const count = view.ticks.length;
   if (count === 0) return '';
   const wrong = differing(view);
-  return wrong === 0
-    ? `Same tokens with and without the cache: ${count} of ${count}.`
-    : `${wrong} of ${count} tokens differ with the cache.`;
+  return wrong === 0 ? `Same tokens with and without the cache: ${count} of ${count}.` : `${wrong} of ${count} tokens differ with the cache.`;
 }
 
 function totalText({ ticks }: GenerationView): string {

@@ -12,13 +12,7 @@ export function createJobCells(jobs: KindFacts['patterns']) {
   const boxes = jobs.map(() => el('span', { class: 'job-box number', 'aria-hidden': 'true' }));
   const spoken = jobs.map(() => el('span', { class: 'sr-only' }));
   const cells = jobs.map(({ name, short }, i) =>
-    el(
-      'li',
-      { class: 'job-cell', title: name },
-      boxes[i]!,
-      el('span', { class: 'job-name', 'aria-hidden': 'true' }, short),
-      spoken[i]!,
-    ),
+    el('li', { class: 'job-cell', title: name }, boxes[i]!, el('span', { class: 'job-name', 'aria-hidden': 'true' }, short), spoken[i]!),
   );
   let shown: { values: readonly number[]; muted: boolean } | undefined;
 

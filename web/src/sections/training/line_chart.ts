@@ -43,8 +43,7 @@ export function createLineChart(onPoint: (step: number) => void) {
     const { left, right } = chartSides;
     return left + (step / Math.max(1, content!.lastStep)) * (size.width - left - right);
   };
-  const y = (value: number): number =>
-    above + (1 - Math.min(1, value / content!.top)) * (size.height - above - below);
+  const y = (value: number): number => above + (1 - Math.min(1, value / content!.top)) * (size.height - above - below);
 
   function draw(): void {
     if (!content || size.width <= 0) return;

@@ -20,11 +20,7 @@ export function trainSection(app: App): HTMLElement {
       'div',
       { class: 'wrap train-head' },
       el('h2', { id: 'train-title' }, 'Train live'),
-      el(
-        'p',
-        { class: 'lead' },
-        'These heads start as noise, and nothing tells them where to look. Training alone gives each its job.',
-      ),
+      el('p', { class: 'lead' }, 'These heads start as noise, and nothing tells them where to look. Training alone gives each its job.'),
     ),
     kindButtons(app),
     runButtons(app),

@@ -32,8 +32,18 @@ export function trainChart(app: App): HTMLElement {
       format: what === 'loss' ? (value) => formatNumber(value, 1) : formatPercent,
     });
     const lines = linesOf(view).reverse();
-    showKeys(app, keys, view, lines.filter(({ name }) => name !== 'earlier'));
-    showKeys(app, before, view, lines.filter(({ name }) => name === 'earlier'));
+    showKeys(
+      app,
+      keys,
+      view,
+      lines.filter(({ name }) => name !== 'earlier'),
+    );
+    showKeys(
+      app,
+      before,
+      view,
+      lines.filter(({ name }) => name === 'earlier'),
+    );
     setText(conclusion, conclusionOf(view));
   };
   app.training.view.watch(draw);
@@ -55,7 +65,11 @@ interface NamedCurve {
 }
 
 function linesOf({ curve, smallerRun, earlier }: TrainingView): NamedCurve[] {
-  const all = [{ name: 'earlier', curve: earlier }, { name: 'smaller', curve: smallerRun }, { name: 'main', curve }];
+  const all = [
+    { name: 'earlier', curve: earlier },
+    { name: 'smaller', curve: smallerRun },
+    { name: 'main', curve },
+  ];
   return all.filter((line): line is NamedCurve => line.curve !== undefined);
 }
 
@@ -75,9 +89,7 @@ const titles = { main: '', smaller: 'beside it: ', earlier: 'before: ' } as Read
 function inWords(view: TrainingView): string {
   const parts = linesOf(view).map((line) => {
     const numbers = numbersOf(view, line);
-    const text = numbers
-      ? `loss ${formatNumber(numbers.loss)}, ${percent(numbers.accuracy)} right`
-      : 'not trained yet';
+    const text = numbers ? `loss ${formatNumber(numbers.loss)}, ${percent(numbers.accuracy)} right` : 'not trained yet';
     return `${titles[line.name]}${describeSettings(line.curve.settings)}: ${text}`;
   });
   return `Training curves at step ${view.step}. ${parts.reverse().join('. ')}.`;
@@ -96,11 +108,14 @@ function showKeys(app: App, keys: HTMLElement, view: TrainingView, lines: readon
   });
 }
 
-const namesOf = (lines: readonly NamedCurve[]): string =>
-  lines.map(({ name, curve }) => `${name} ${describeSettings(curve.settings)}`).join('; ');
+const namesOf = (lines: readonly NamedCurve[]): string => lines.map(({ name, curve }) => `${name} ${describeSettings(curve.settings)}`).join('; ');
 
 function keyOf(app: App, { name, curve }: NamedCurve): HTMLElement {
-  const drop = el('button', { class: 'link', 'aria-label': 'Take the run before off the chart', onclick: () => app.training.dropEarlier() }, 'remove');
+  const drop = el(
+    'button',
+    { class: 'link', 'aria-label': 'Take the run before off the chart', onclick: () => app.training.dropEarlier() },
+    'remove',
+  );
   return el(
     'li',
     { class: `chart-key line-${name}` },
@@ -123,7 +138,10 @@ function conclusionOf({ smallerRun, curve }: TrainingView): string {
 }
 
 function whatSwitch(app: App): HTMLElement {
-  const options = [{ value: 'loss', label: 'Loss' }, { value: 'accuracy', label: 'Right answers' }] as const;
+  const options = [
+    { value: 'loss', label: 'Loss' },
+    { value: 'accuracy', label: 'Right answers' },
+  ] as const;
   return choiceOf(app, 'chart', options, { role: 'group', 'aria-label': 'The chart shows' });
 }
 
@@ -150,12 +168,7 @@ function scrubber(app: App): HTMLElement {
     slider.disabled = view.moments.length < 2;
     slider.setAttribute('aria-valuetext', `step ${view.step}`);
   });
-  return el(
-    'div',
-    { class: 'scrub' },
-    el('label', { class: 'sr-only', for: 'train-moment' }, 'Go back to a saved moment'),
-    slider,
-  );
+  return el('div', { class: 'scrub' }, el('label', { class: 'sr-only', for: 'train-moment' }, 'Go back to a saved moment'), slider);
 }
 
 export function runButtons(app: App): HTMLElement {

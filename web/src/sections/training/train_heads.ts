@@ -189,7 +189,12 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
 function smallerMap() {
   const said = el('span', { class: 'beside-text' });
   const map = createMap({ maxCell: 12, onPoint: () => undefined });
-  const name = el('p', { class: 'badged train-name train-beside-name' }, el('span', { class: 'badge head-average', 'aria-hidden': 'true' }, '1'), said);
+  const name = el(
+    'p',
+    { class: 'badged train-name train-beside-name' },
+    el('span', { class: 'badge head-average', 'aria-hidden': 'true' }, '1'),
+    said,
+  );
   const element = el('article', { class: 'slim train-beside', hidden: true }, name, map.element);
   let drawn: Frame | undefined;
   return {
@@ -226,16 +231,14 @@ function matrixOf(view: TrainingView, head: number): MatrixView {
   };
 }
 
-const titleOf = (head: number, { step }: TrainingView): string =>
-  `Attention weights of trained head ${head + 1} at step ${step}`;
+const titleOf = (head: number, { step }: TrainingView): string => `Attention weights of trained head ${head + 1} at step ${step}`;
 
 function namesOf({ tokens, curve }: TrainingView): string[] {
   const { tokens: names } = factsOf(curve.settings.kind);
   return Array.from({ length }, (_, i) => (i < tokens.length ? names[tokens[i]!]! : ''));
 }
 
-const describe = ({ row, col }: Cell, names: readonly string[]): string =>
-  `query ${names[row]} at ${row + 1}, key ${names[col]} at ${col + 1}`;
+const describe = ({ row, col }: Cell, names: readonly string[]): string => `query ${names[row]} at ${row + 1}, key ${names[col]} at ${col + 1}`;
 
 function valueIn({ shown, muted }: TrainingView, head: number, { row, col }: Cell): string {
   if (muted.includes(head)) return 'muted';

@@ -61,9 +61,7 @@ export function mutedBriefly(view: TrainingView): string {
 function sentence(view: TrainingView): string {
   const { muted, muting, status } = view;
   if (muted.length === 0) {
-    return status === 'running'
-      ? 'Pause, then press the badge of a head.'
-      : 'Press a head’s badge to switch it off, and see which job breaks.';
+    return status === 'running' ? 'Pause, then press the badge of a head.' : 'Press a head’s badge to switch it off, and see which job breaks.';
   }
   const who = namesOf(muted);
   if (!muting) return `Measuring without ${who}…`;

@@ -80,11 +80,7 @@ function pattern(names: readonly string[]): (Node | string)[] {
 }
 
 function choice(app: App, name: 'trainHeads' | 'layers', label: string, options: readonly number[]): HTMLElement {
-  const select = el(
-    'select',
-    { id: `train-${name}` },
-    ...options.map((value) => el('option', { value }, String(value))),
-  );
+  const select = el('select', { id: `train-${name}` }, ...options.map((value) => el('option', { value }, String(value))));
   select.addEventListener('change', () => update(app, { [name]: Number(select.value) }));
   app.state.watch((state) => {
     const { heads, layers } = settingsOf(state);
@@ -123,10 +119,7 @@ function seedField(app: App, say: Say): HTMLElement {
 }
 
 const rateField = (app: App, say: Say): HTMLElement =>
-  field(
-    'Learning rate',
-    numberField(app, 'rate', `The learning rate is a number from ${rates.least.toFixed(5)} to ${rates.most}.`, say),
-  );
+  field('Learning rate', numberField(app, 'rate', `The learning rate is a number from ${rates.least.toFixed(5)} to ${rates.most}.`, say));
 
 const field = (label: string, input: HTMLElement, ...more: HTMLElement[]): HTMLElement =>
   el('div', { class: 'row field' }, el('label', { for: input.id }, label), input, ...more);

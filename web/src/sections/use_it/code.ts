@@ -25,8 +25,7 @@ const usualBase = 10000;
 export const fileName = 'sentence.safetensors';
 
 const lines = (...parts: (string | false)[]): string => `${parts.filter((part) => part !== false).join('\n')}\n`;
-const scalesOf = ({ muted }: Bend, heads: number): string =>
-  Array.from({ length: heads }, (_, head) => (muted.includes(head) ? 0 : 1)).join(', ');
+const scalesOf = ({ muted }: Bend, heads: number): string => Array.from({ length: heads }, (_, head) => (muted.includes(head) ? 0 : 1)).join(', ');
 const nothingByHand = ({ edits }: Bend): boolean => edits.length === 0;
 
 export function javaScript({ tokens, heads, embedDim, headDim, bias, rope, causal, bend, head, query }: Shown): string {

@@ -14,10 +14,11 @@ export function sentenceFile({ tokens, heads, weights, trace, embedDim, headDim,
       k_proj_weight: { shape: [wide, embedDim], data: weights.kProj },
       v_proj_weight: { shape: [wide, embedDim], data: weights.vProj },
       'out_proj.weight': { shape: [embedDim, wide], data: weights.outProj },
-      ...(weights.inBias && weights.outBias && {
-        in_proj_bias: { shape: [3 * wide], data: weights.inBias },
-        'out_proj.bias': { shape: [embedDim], data: weights.outBias },
-      }),
+      ...(weights.inBias &&
+        weights.outBias && {
+          in_proj_bias: { shape: [3 * wide], data: weights.inBias },
+          'out_proj.bias': { shape: [embedDim], data: weights.outBias },
+        }),
     },
     { metadata: { sentence: tokens.join(' '), heads: (given?.names ?? heads).join(given ? ', ' : ' ') } },
   );

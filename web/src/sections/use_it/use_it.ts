@@ -20,7 +20,13 @@ export function useItSection(app: App): HTMLElement {
   const section = panel(
     'use-it',
     { title: 'Use it', lead: 'The program that computes the weights on the screen, and the file that it reads.' },
-    el('div', { class: 'row use-bar' }, languageChoice(app), copyButton('Copy the program', 'the program', () => code.textContent), fileButton(app)),
+    el(
+      'div',
+      { class: 'row use-bar' },
+      languageChoice(app),
+      copyButton('Copy the program', 'the program', () => code.textContent),
+      fileButton(app),
+    ),
     block,
     el('div', { class: 'row use-bar' }, linkButton(app), ...guides()),
   );
@@ -31,7 +37,18 @@ export function useItSection(app: App): HTMLElement {
     const { heads, tokens, causal, bend, embedDim, headDim, weights, given } = result;
     const { head, query } = chosen(app, result);
     const { write } = languages[app.state.get().language];
-    const text = write({ tokens: tokens.length, heads: heads.length, embedDim, headDim, bias: weights.inBias !== undefined, rope: given?.rope, causal, bend, head, query });
+    const text = write({
+      tokens: tokens.length,
+      heads: heads.length,
+      embedDim,
+      headDim,
+      bias: weights.inBias !== undefined,
+      rope: given?.rope,
+      causal,
+      bend,
+      head,
+      query,
+    });
     if (code.textContent !== text) code.textContent = text;
   };
   app.result.watch(show);
@@ -87,5 +104,4 @@ function fileButton(app: App): HTMLElement {
 }
 
 /** A link to the guides; empty if the build has none. */
-const guides = (): HTMLElement[] =>
-  __HAS_DOCS__ ? [el('a', { href: './docs/index.html' }, 'Guides and references')] : [];
+const guides = (): HTMLElement[] => (__HAS_DOCS__ ? [el('a', { href: './docs/index.html' }, 'Guides and references')] : []);
