@@ -93,13 +93,20 @@ for (const part of parts) {
   // Lets bundlers leave the glue out if load() is not used.
   generated[`built:${part}glue`] = used.replace(/^(\s*var \w+ = )(?=\(\(\) => \{)/, '$1/* @__PURE__ */ ');
   for (const simd of simds) {
-    const wasm = readFileSync(built(part + simd, 'wasm'));
-    writeFileSync(join(made, `multihead-${part}${simd}.wasm`), wasm);
-    if (simd !== 'simd128') continue;
-    const packed = gzipSync(wasm, { level: 9 }).toString('base64');
-    generated[`built:${part}inline-wasm`] = `export default '${packed}';\n`;
+    addWasm(part, simd, built(part + simd, 'wasm'));
+    if (part === 'models-') addWasm('analyses-', simd, join(built(part + simd, 'wasm'), '../analyses.wasm'));
   }
-  if (pageOnly) writeFileSync(join(made, `multihead-${part}simd128.wasm`), `multihead-${part}simd128.wasm is built when a browser asks for it\n`);
+}
+
+/** Puts a file of a build into the package. */
+function addWasm(part, simd, path) {
+  const wasm = readFileSync(path);
+  writeFileSync(join(made, `multihead-${part}${simd}.wasm`), wasm);
+  if (pageOnly) {
+    writeFileSync(join(made, `multihead-${part}simd128.wasm`), `multihead-${part}simd128.wasm is built when a browser asks for it\n`);
+  } else if (simd === 'simd128') {
+    generated[`built:${part}inline-wasm`] = `export default '${gzipSync(wasm, { level: 9 }).toString('base64')}';\n`;
+  }
 }
 
 if (!pageOnly) {

@@ -53,6 +53,7 @@ export async function sizes() {
     'multihead/relaxed.wasm': { wasm: file('multihead-relaxed.wasm') },
     'multihead/core-relaxed.wasm': { wasm: file('multihead-core-relaxed.wasm') },
     'multihead/models-relaxed.wasm': { wasm: file('multihead-models-relaxed.wasm') },
+    'multihead/analyses-relaxed.wasm': { wasm: file('multihead-analyses-relaxed.wasm') },
   };
 }
 

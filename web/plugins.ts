@@ -91,8 +91,8 @@ export const publicAddresses = (address: string | undefined, source: string | un
 
 const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
 
-/** Files that are not copied for offline use: source maps, the preview picture, and the peers of the speed section. */
-const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-)/;
+/** Files that are not copied for offline use: source maps, the preview picture, the peers of the speed section, and analyses, which the page does not call. */
+const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|multihead-analyses-)/;
 
 /** Files that the page works without: what runs the visitor's own model. */
 const ofModels = /^assets\/(models_worker|model_worker|tokenizers)\b.*\.js$/;

@@ -1,14 +1,15 @@
 // Models that are looked into and changed: run(), edits in generate(), and the analyses of language models. The golden values are
 // those of lens_cases.json, which conformance_lens.mjs compares.
 
+import { createHash } from 'node:crypto';
 import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { load } from 'multihead';
 import { type Edit, type Metric, type Model, openModel, type Site } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { modelContents } from '../src/models/core/contents.ts';
-import { createOpenModel } from '../src/models/open.ts';
 import { builds, rejectionOf } from './builds.ts';
+import { openFromSources } from './model_sources.ts';
 import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
 
 const ids = [5, 9, 3, 7, 9, 3];
@@ -342,13 +343,7 @@ describe.each(builds)('%s', (simd) => {
     };
     Object.assign(modelContents, { createGlue: counting });
     try {
-      const openHere = createOpenModel(
-        () => {
-          throw new Error('wasm is given');
-        },
-        { make: () => undefined },
-      );
-      using counted = await openHere(text, { simd, wasm: readFileSync(new URL(`../dist/multihead-models-${simd}.wasm`, import.meta.url)) });
+      using counted = await openFromSources(text, { simd });
       const before = blocks.size;
       const edits = [{ site: 'resid_pre', layer: 0, add: 1 }] as const;
       await counted.run(ids, { edits, capture: [{ site: 'z', layer: 0 }] });
@@ -371,6 +366,33 @@ describe.each(builds)('%s', (simd) => {
     } finally {
       Object.assign(modelContents, { createGlue });
     }
+  });
+
+  it('loads what analyses need from analysesWasm, when one is first called', async () => {
+    const address = (build: string) => new URL(`../dist/multihead-${build}-${simd}.wasm`, import.meta.url);
+    const bytes = readFileSync(address('analyses'));
+    const hash = (file: Uint8Array) => `sha256-${createHash('sha256').update(file).digest('base64')}`;
+    const integrity = `${hash(readFileSync(address('models')))} ${hash(bytes)}`;
+    for (const analysesWasm of [bytes, address('analyses'), address('analyses').href, new Response(bytes), await WebAssembly.compile(bytes)]) {
+      using opened = await openModel(text, { simd, analysesWasm, ...(analysesWasm === bytes && { integrity }) });
+      const both = await Promise.all([opened.measure(ids, difference), opened.measure(ids, difference)]);
+      expect(both).toEqual([await model.measure(ids, difference), both[0]]);
+      using trainer = await opened.trainer();
+      expect(trainer.steps()).toBe(0);
+    }
+    const wrong = [
+      [address('models'), /not multihead .*'s module for this build/],
+      [address('nothing'), /cannot load .*multihead-nothing.*analysesWasm/],
+      [new Uint8Array(9), /not a WebAssembly file/],
+    ] as const;
+    for (const [analysesWasm, message] of wrong) {
+      using opened = await openModel(text, { simd, analysesWasm });
+      for (const call of [() => opened.lens(ids), () => opened.trainer()]) expect(await refused(call(), 'E_LOAD', 'analysesWasm')).toMatch(message);
+      expect((await opened.run(ids)).logits).toEqual((await model.run(ids)).logits);
+    }
+    using strict = await openModel(text, { simd, integrity: hash(readFileSync(address('models'))) });
+    expect(await refused(strict.lens(ids), 'E_LOAD', 'analysesWasm')).toMatch(/its hash is .*, which integrity lacks/);
+    await refused(openModel(text, { simd, analysesWasm: 5 as never }), 'E_OPTION', 'analysesWasm');
   });
 
   it('leaves models in workers alone, and disposed ones', async () => {

@@ -38,6 +38,7 @@ export async function openBuild(simd: Simd, change: (raw: RawModule) => RawModul
     mh: createApi(
       guardModule(change(raw), () => {}),
       backend,
+      () => Promise.resolve(),
     ),
     raw,
   };

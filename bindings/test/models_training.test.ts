@@ -6,14 +6,14 @@ import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
-import { readSafetensors, type StateDict, writeSafetensors } from 'multihead';
-import { type Model, openModel, saveModel } from 'multihead/models';
+import { type MultiheadError, readSafetensors, type StateDict, writeSafetensors } from 'multihead';
+import { type Model, type ModelTrainerOptions, openModel, saveModel } from 'multihead/models';
 import { train } from 'multihead/training';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Core, modelContents } from '../src/models/core/contents.ts';
-import { createOpenModel } from '../src/models/open.ts';
 import { saveModel as saveHere } from '../src/models/save.ts';
 import { builds, errorOf, rejectionOf } from './builds.ts';
+import { openFromSources } from './model_sources.ts';
 import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
 
 const tokens = Int32Array.of(5, 9, 2, 5, 7, 1, 3, 8, 4, 2);
@@ -50,7 +50,7 @@ describe.each(builds)('%s', (simd) => {
   it.each(['gpt2', 'gemma2', 'phi3'])('%s: the loss falls, the opened model stays, and the trained one is saved', async (name) => {
     using opened = await openModel(join(goldens, name), { simd });
     const before = await logitsOf(opened);
-    using trainer = opened.trainer({ learningRate: 0.01 });
+    using trainer = await opened.trainer({ learningRate: 0.01 });
     using trained = trainer.model;
     expect(await logitsOf(trained)).toHaveLength(before.length);
     const losses = Array.from({ length: 12 }, () => trainer.step(tokens, targets, batch).loss);
@@ -67,7 +67,7 @@ describe.each(builds)('%s', (simd) => {
 
   it('trains the chosen layers alone', async () => {
     const last = model.info.numLayers - 1;
-    using trainer = model.trainer({ layers: [last], learningRate: 0.01, clipNorm: 1 });
+    using trainer = await model.trainer({ layers: [last], learningRate: 0.01, clipNorm: 1 });
     using trained = trainer.model;
     trainer.accumulate(tokens, targets, batch);
     const gradients = trainer.gradients();
@@ -85,8 +85,8 @@ describe.each(builds)('%s', (simd) => {
 
   it('continues from a state with the same bits', async () => {
     const options = { learningRate: 0.005, warmupSteps: 3, weightDecay: 0.1 } as const;
-    using one = model.trainer(options);
-    using other = model.trainer(options);
+    using one = await model.trainer(options);
+    using other = await model.trainer(options);
     for (let step = 0; step < 3; step += 1) one.step(tokens, targets, batch);
     other.loadStateDict(one.stateDict());
     one.step(tokens, targets, batch);
@@ -102,7 +102,7 @@ describe.each(builds)('%s', (simd) => {
   });
 
   it('takes texts, and the loop of multihead/training', async () => {
-    using trainer = model.trainer({ learningRate: 0.01, optimizer: 'sgd', momentum: 0.9 });
+    using trainer = await model.trainer({ learningRate: 0.01, optimizer: 'sgd', momentum: 0.9 });
     using trained = trainer.model;
     const made = await trainer.batchOf(['the cat sat', [4, 5], Int32Array.of(7)]);
     expect(made).toEqual({ tokens: Int32Array.of(4, 5, 7, 4, 5, 0, 7, 0, 0), targets: Int32Array.of(5, 7, -1, 5, -1, -1, -1, -1, -1), batch: 3 });
@@ -171,7 +171,7 @@ describe.each(builds)('%s', (simd) => {
     ).toEqual(files.map(({ name }) => name).sort());
     using again = await openModel(saveModel(opened), { simd });
     expect(await again.embed(ids)).toEqual(vector);
-    using trainer = opened.trainer({ learningRate: 0.01 });
+    using trainer = await opened.trainer({ learningRate: 0.01 });
     using trained = trainer.model;
     opened.dispose();
     expect(await trained.embed(ids)).toEqual(vector);
@@ -183,24 +183,26 @@ describe.each(builds)('%s', (simd) => {
   });
 
   it('refuses what it cannot train, and the next step works', async () => {
-    const refused = (fn: () => unknown, code: string, argument: string, words = /./) => {
-      const error = errorOf(fn);
+    const checked = (error: MultiheadError, code: string, argument: string, words = /./) => {
       expect([error.code, error.argument], error.message).toEqual([code, argument]);
       expect(error.message).toMatch(words);
     };
-    for (const layers of [[], [model.info.numLayers], [-1], [0.5], 1 as never]) refused(() => model.trainer({ layers }), 'E_OPTION', 'layers');
-    refused(() => model.trainer({ learningRate: NaN }), 'E_OPTION', 'learningRate', /finite number above 0/);
-    refused(() => model.trainer({ recompute: true }), 'E_OPTION', 'recompute');
-    refused(() => model.trainer({ rate: 1 } as never), 'E_OPTION', 'rate', /layers/);
+    const refused = (fn: () => unknown, ...expected: [code: string, argument: string, words?: RegExp]) => checked(errorOf(fn), ...expected);
+    const untrained = async (of: Model, options: ModelTrainerOptions, argument: string, words?: RegExp) =>
+      checked(await rejectionOf(of.trainer(options)), 'E_OPTION', argument, words);
+    for (const layers of [[], [model.info.numLayers], [-1], [0.5], 1 as never]) await untrained(model, { layers }, 'layers');
+    await untrained(model, { learningRate: NaN }, 'learningRate', /finite number above 0/);
+    await untrained(model, { recompute: true }, 'recompute');
+    await untrained(model, { rate: 1 } as never, 'rate', /layers/);
     using bert = await openModel(join(goldens, 'bert'), { simd });
-    refused(() => bert.trainer(), 'E_OPTION', 'model', /causal language model/);
+    await untrained(bert, {}, 'model', /causal language model/);
     using apart = await openModel(text, { simd, workers: 1 });
-    refused(() => apart.trainer(), 'E_OPTION', 'model', /without the option workers/);
+    await untrained(apart, {}, 'model', /without the option workers/);
     refused(() => saveModel(apart), 'E_OPTION', 'model', /without the option workers/);
     refused(() => saveModel({} as never), 'E_OPTION', 'model', /openModel/);
     refused(() => saveModel(model, { dtype: 'int8' as never }), 'E_OPTION', 'dtype', /f32, f16|"f32"/);
 
-    const trainer = model.trainer();
+    const trainer = await model.trainer();
     const before = bits(trainer.stateDict());
     refused(() => trainer.step(tokens, targets.subarray(1), batch), 'E_SHAPE', 'targets', /10/);
     refused(() => trainer.step(tokens, targets, { batch: 3 }), 'E_SHAPE', 'tokens');
@@ -231,22 +233,15 @@ describe.each(builds)('%s', (simd) => {
     let core: Core | undefined;
     Object.assign(modelContents, { createApi: (...given: Parameters<typeof createApi>) => (core = createApi(...given)) });
     try {
-      const openHere = createOpenModel(
-        () => {
-          throw new Error('wasm is given');
-        },
-        { make: () => undefined },
-      );
-      const wasm = readFileSync(new URL(`../dist/multihead-models-${simd}.wasm`, import.meta.url));
       const bytes = (): number => (core as Core).runtime.heap.info().bytes;
       for (const layers of [undefined, [0]]) {
-        const opened = await openHere(text, { simd, wasm, weights: 'f32' });
+        const opened = await openFromSources(text, { simd, weights: 'f32' });
         const whole = bytes();
         expect(whole).toBe(opened.info.weightBytes);
-        const trainer = opened.trainer({ layers });
+        const trainer = await opened.trainer({ layers });
         const trained = trainer.model;
         trainer.step(tokens, targets, batch);
-        expect(errorOf(() => opened.trainer({ layers, momentum: 1 })).argument).toBe('momentum');
+        await expect(opened.trainer({ layers, momentum: 1 })).rejects.toMatchObject({ argument: 'momentum' }); // the error of the sources
         const copies = Object.values(trainer.gradients()).reduce((sum, { data }) => sum + 4 * data.length, 0);
         expect(bytes()).toBe(whole + trainer.bytes());
         expect(trainer.bytes()).toBeGreaterThanOrEqual(4 * copies);
@@ -271,7 +266,7 @@ it('gives nearly the same numbers in both builds', async () => {
   const learnt: Float32Array[] = [];
   for (const simd of builds) {
     using model = await openModel(join(goldens, 'qwen2'), { simd });
-    using trainer = model.trainer({ learningRate: 0.01, optimizer: 'sgd' });
+    using trainer = await model.trainer({ learningRate: 0.01, optimizer: 'sgd' });
     using trained = trainer.model;
     for (let step = 0; step < 3; step += 1) trainer.step(tokens, targets, batch);
     learnt.push(await logitsOf(trained));
@@ -285,7 +280,7 @@ it('trains and saves in a worker of the caller', async () => {
   const code = `
     const { parentPort, workerData } = require('node:worker_threads');
     import(workerData.entry).then(async ({ openModel, saveModel }) => {
-      const trainer = (await openModel(workerData.folder)).trainer({ learningRate: 0.01 });
+      const trainer = await (await openModel(workerData.folder)).trainer({ learningRate: 0.01 });
       const losses = Array.from({ length: 5 }, () => trainer.step(workerData.tokens, workerData.targets, { batch: 2 }).loss);
       const logits = (await trainer.model.logits(workerData.ids, { positions: 'all' })).data;
       const files = await Promise.all(saveModel(trainer.model).map(async (file) => [file.name, await file.arrayBuffer()]));

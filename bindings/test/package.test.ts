@@ -116,8 +116,12 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const expected = [
       ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json', 'dist/sbom.cdx.json'],
       ...scripts.map((name) => `dist/${name}.js`),
-      ...['inline_wasm', 'core_inline_wasm', 'models_inline_wasm', 'pool_worker_text', 'models_worker_text'].map((name) => `dist/${name}.js`),
-      ...['simd128', 'relaxed', 'core-simd128', 'core-relaxed', 'models-simd128', 'models-relaxed'].map((build) => `dist/multihead-${build}.wasm`),
+      ...['inline_wasm', 'core_inline_wasm', 'models_inline_wasm', 'analyses_inline_wasm', 'pool_worker_text', 'models_worker_text'].map(
+        (name) => `dist/${name}.js`,
+      ),
+      ...['simd128', 'relaxed', 'core-simd128', 'core-relaxed', 'models-simd128', 'models-relaxed', 'analyses-simd128', 'analyses-relaxed'].map(
+        (build) => `dist/multihead-${build}.wasm`,
+      ),
       ...declarations,
     ];
     expect(paths.sort()).toEqual(expected.sort());
@@ -198,6 +202,8 @@ describe('the packed package', { timeout: 120_000 }, () => {
       'core-simd128.wasm',
       'models-relaxed.wasm',
       'models-simd128.wasm',
+      'analyses-relaxed.wasm',
+      'analyses-simd128.wasm',
     ];
     const attw = (...args: string[]) => run(bin('attw'), [tarball, ...excluded, ...args], { env: quietly, maxBuffer: 2 ** 26 });
     await attw('--profile', 'esm-only');

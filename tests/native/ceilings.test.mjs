@@ -18,7 +18,7 @@ const PARTS = [
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 16_705, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_895, aim: 6_000 },
-  { name: 'package', folders: ['bindings'], ceiling: 28_340, aim: 24_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 28_420, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_300, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 16_730, aim: 15_500 },
 ];

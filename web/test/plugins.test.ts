@@ -67,6 +67,7 @@ describe('the offline copy', () => {
     'assets/peer_onnxruntime-1.js': { type: 'chunk', code: 'peer' },
     'assets/tokenizers-1.js': { type: 'chunk', code: 'tokenizers' },
     'assets/model_worker-1.js': { type: 'chunk', code: 'model' },
+    'assets/multihead-analyses-relaxed-1.wasm': { type: 'asset', source: 'a' },
     'assets/multihead-models-relaxed-1.wasm': { type: 'asset', source: 'n' },
     'assets/multihead-models-simd128-1.wasm': { type: 'asset', source: 'm' },
     'assets/multihead-relaxed-1.wasm': { type: 'asset', source: 'r' },

@@ -8,7 +8,7 @@
 import { urlFinder } from '../load/source.js';
 import { createOpenModel } from '../models/open.js';
 import type { BrowserWorkerClass } from '../pool/shared/port.js';
-import type { WasmUrl } from '../types/load.js';
+import type { Simd, WasmUrl } from '../types/load.js';
 import type { OpenModel } from '../types/models.js';
 
 export * from './models_exports.js';
@@ -17,6 +17,10 @@ export * from './models_exports.js';
 const files = {
   relaxed: () => new URL('./multihead-models-relaxed.wasm', import.meta.url),
   simd128: () => new URL('./multihead-models-simd128.wasm', import.meta.url),
+  analyses: (simd: Simd) =>
+    simd === 'relaxed'
+      ? new URL('./multihead-analyses-relaxed.wasm', import.meta.url)
+      : new URL('./multihead-analyses-simd128.wasm', import.meta.url),
   advice: 'If a bundler left the file out, give openModel() the file\'s address as wasm; see "Where it runs" in the README',
 };
 

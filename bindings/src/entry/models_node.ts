@@ -2,9 +2,9 @@
 // index_node.ts.
 
 import { addressBeside, fileBeside, filesBeside, urlFinder } from '../load/source.js';
-import { inlineFiles } from '../load/unpack.js';
+import { inlineFiles, unpack } from '../load/unpack.js';
 import { createOpenModel } from '../models/open.js';
-import type { WasmUrl } from '../types/load.js';
+import type { Simd, WasmUrl } from '../types/load.js';
 import type { OpenModel } from '../types/models.js';
 
 export * from './models_exports.js';
@@ -14,7 +14,12 @@ const here: string | undefined = import.meta.url;
 
 /** See {@link OpenModel}. */
 export const openModel: OpenModel = /* @__PURE__ */ createOpenModel(
-  async () => (await filesBeside(here, 'multihead-models')) ?? inlineFiles((await import('built:models-inline-wasm')).default),
+  async () => {
+    const files = await filesBeside(here, 'multihead-models');
+    const analyses = async (simd: Simd) =>
+      (await fileBeside(here, `multihead-analyses-${simd}.wasm`)) ?? unpack((await import('built:analyses-inline-wasm')).default);
+    return { ...(files ?? inlineFiles((await import('built:models-inline-wasm')).default)), analyses };
+  },
   {
     findScript: async () => {
       const file = await fileBeside(here, 'models_worker.js');

@@ -13,7 +13,18 @@ import { quoted, utf8Decoder } from '../runtime/text.js';
 import type { Backend, LoadOptions, Simd } from '../types/index.js';
 import { chooseSimd } from './features.js';
 import { Progress } from './progress.js';
-import { cancel, checkHashes, type CompiledWasm, compileWasm, loadError, located, readFiles, type Reading, type WasmFiles } from './source.js';
+import {
+  cancel,
+  checkHashes,
+  type CompiledWasm,
+  compileWasm,
+  type FindWasm,
+  loadError,
+  located,
+  readFiles,
+  type Reading,
+  type WasmFiles,
+} from './source.js';
 
 type Exchange = NonNullable<ModuleOverrides['exchange']>;
 type ReadParameter = NonNullable<ModuleOverrides['readParameter']>;
@@ -44,7 +55,8 @@ export interface Contents<Api extends object> {
   /** Name of the part in the builds. */
   readonly part?: 'core' | 'models';
   readonly createGlue: CreateGlue;
-  readonly createApi: (raw: GuardedModule, backend: LoadedBackend) => Api;
+  /** @param loadAnalyses see {@link WasmFiles.analyses} */
+  readonly createApi: (raw: GuardedModule, backend: LoadedBackend, loadAnalyses: () => Promise<void>) => Api;
   /** Called by the core while a module loads its parameters. */
   readonly readParameter?: ReadParameter;
 }
@@ -57,7 +69,7 @@ export interface Contents<Api extends object> {
 export function createLoader<Api extends object>(
   findFiles: () => WasmFiles | Promise<WasmFiles>,
   contents: Contents<Api>,
-): (options?: LoadOptions) => Promise<Api> {
+): (options?: LoadOptions, analyses?: WasmFiles['analyses']) => Promise<Api> {
   /** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
   let shared: { readonly loading: Promise<Api>; readonly progress: Progress } | undefined;
 
@@ -72,7 +84,7 @@ export function createLoader<Api extends object>(
     return made;
   }
 
-  return async function load(given: LoadOptions = {}): Promise<Api> {
+  return async function load(given: LoadOptions = {}, analyses?: WasmFiles['analyses']): Promise<Api> {
     const options = readOptions(given, loadNames, 'load');
     const { wasm, simd = 'auto', integrity, signal, onProgress } = options;
     checkSignal(signal);
@@ -83,8 +95,11 @@ export function createLoader<Api extends object>(
     checkHashes(integrity);
     const own = wasm === undefined ? undefined : readFiles(wasm);
     if (signal?.aborted) throw abortedError(signal, 'load');
-    if (own !== undefined || simd !== 'auto' || integrity !== undefined) {
-      const find = own === undefined ? findFiles : () => own;
+    if (own !== undefined || simd !== 'auto' || integrity !== undefined || analyses !== undefined) {
+      const find = async (): Promise<WasmFiles> => {
+        const beside = own === undefined ? await findFiles() : undefined;
+        return { ...(own ?? beside), analyses: analyses ?? (async (of) => (await findFiles()).analyses?.(of)) } as WasmFiles;
+      };
       const progress = new Progress();
       const loading = instantiate(contents, find, simd, { signal, integrity, progress });
       return progress.watch(abortable(loading, signal, 'load'), onProgress);
@@ -115,14 +130,17 @@ async function instantiate<Api extends object>(
   const simd = checkIdentity(builds, part, wasm);
   const why = simd === chosen.simd ? chosen.why : 'the file that was given is of this build';
   const socket: TeamSocket = { link: undefined };
-  const raw = await createRaw(createGlue, wasm, { exchange: (...args) => socket.link?.exchange(...args) ?? 0, readParameter });
+  const { raw, link } = await createRaw(createGlue, wasm, { exchange: (...args) => socket.link?.exchange(...args) ?? 0, readParameter });
+  let analyses: Promise<void> | undefined;
+  const loadAnalyses = (): Promise<void> => {
+    const find = files.analyses as NonNullable<WasmFiles['analyses']>;
+    analyses ??= linkAnalyses(() => find(simd), simd, link, reading.integrity);
+    analyses.catch(() => (analyses = undefined));
+    return analyses;
+  };
   makeDisposable(WasmTensor, CoreObject);
-  const multihead = createApi(guardModule(raw, onDeath), {
-    simd,
-    version,
-    wasmBytes: wasm.bytes,
-    why,
-  });
+  const backend = { simd, version, wasmBytes: wasm.bytes, why };
+  const multihead = createApi(guardModule(raw, onDeath), backend, loadAnalyses);
   moduleOf.set(multihead, wasm.module);
   socketOf.set(multihead, socket);
   return multihead;
@@ -142,25 +160,45 @@ function checkIdentity(builds: readonly Simd[], part: string | undefined, wasm: 
   throw loadError(wasm, `it is not multihead ${version}'s module for this build (${got})`);
 }
 
+/** Takes the functions of a second module into an instance. */
+type Link = (module: WebAssembly.Module) => Promise<unknown>;
+
 async function createRaw(
   create: Contents<object>['createGlue'],
   wasm: CompiledWasm,
   callbacks: Pick<ModuleOverrides, 'exchange' | 'readParameter'>,
-): Promise<RawModule> {
+): Promise<{ raw: RawModule; link: Link }> {
+  let link: Link = () => Promise.resolve();
   try {
     const raw = await new Promise<RawModule>((resolve, reject) => {
       // The glue does not report a failed instantiation, so its errors are caught here.
       const instantiateWasm: ModuleOverrides['instantiateWasm'] = (imports, receive) => {
         WebAssembly.instantiate(wasm.module, imports)
-          .then((instance) => receive(instance, wasm.module))
+          .then((instance) => {
+            link = (module) => WebAssembly.instantiate(module, { ...imports, primary: instance.exports });
+            receive(instance, wasm.module);
+          })
           .catch(reject);
         return {};
       };
       create({ instantiateWasm, ...callbacks }).then(resolve, reject);
     });
-    return raw;
+    return { raw, link };
   } catch (error) {
     const what = error instanceof Error ? error.message : String(error);
     throw loadError(wasm, `it is not multihead ${version}'s module for this build (${what})`, error);
+  }
+}
+
+/** Throws `E_LOAD`. */
+async function linkAnalyses(find: FindWasm, simd: Simd, link: Link, integrity: string | undefined): Promise<void> {
+  const advice = 'Give openModel() its address as analysesWasm; see "Where it runs" in the README';
+  const place = { argument: 'analysesWasm', advice };
+  const wasm = await compileWasm(await located(find, place, advice), place, { signal: undefined, integrity, progress: new Progress() });
+  checkIdentity([simd], 'analyses', wasm);
+  try {
+    await link(wasm.module);
+  } catch (error) {
+    throw loadError(wasm, error instanceof Error ? error.message : String(error), error);
   }
 }

@@ -9,12 +9,14 @@ import type { LoadOptions, Simd, WasmSource, WasmUrl } from '../types/index.js';
 import { preferredBuild } from './features.js';
 import type { Progress } from './progress.js';
 
-type FindWasm = () => WasmSource | Promise<WasmSource>;
+export type FindWasm = () => WasmSource | Promise<WasmSource>;
 
 /** Source of each build's .wasm. Some entry points have only simd128. */
 export interface WasmFiles {
   readonly relaxed?: FindWasm;
   readonly simd128: FindWasm;
+  /** multihead/models: the source of the analyses and trainers, which are loaded when they are first used. */
+  readonly analyses?: (simd: Simd) => WasmSource | Promise<WasmSource>;
   /** True if the caller of load() gave a file per build, so that errors name `wasm.relaxed`. */
   readonly perBuild?: boolean;
   /** True if the caller of load() gave one file, which may be of either build. */
@@ -121,6 +123,7 @@ export function loadError(wasm: WasmName, got: string, cause?: unknown): Multihe
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 const kinds = 'string, URL, Response, BufferSource';
+export const sourceKinds = `${kinds} or WebAssembly.Module`;
 
 /**
  * Reads the files that load() was given. Throws `E_OPTION` for an invalid value, even for a build that is not chosen.
@@ -134,15 +137,16 @@ export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
   const find = (simd: Simd): FindWasm => {
     const source = each[simd];
     if (isSource(source)) return () => source;
-    throw notASource(source, `wasm.${simd}`, `${kinds} or WebAssembly.Module`);
+    throw notASource(source, `wasm.${simd}`, sourceKinds);
   };
   return { relaxed: find('relaxed'), simd128: find('simd128'), perBuild: true };
 }
 
-const isSource = (value: unknown): value is WasmSource =>
+export const isSource = (value: unknown): value is WasmSource =>
   typeof value === 'string' || value instanceof URL || isBytes(value) || isResponse(value) || isModule(value);
 
-const notASource = (value: unknown, argument: string, expected: string): MultiheadError => optionError(argument, `a ${expected}`, describe(value));
+export const notASource = (value: unknown, argument: string, expected: string): MultiheadError =>
+  optionError(argument, `a ${expected}`, describe(value));
 
 /** Returns boolean, not a type predicate: TypeScript declares Module without members, so any object would match. */
 const isModule = (source: unknown): boolean => typeof WebAssembly === 'object' && source instanceof WebAssembly.Module;
@@ -175,12 +179,15 @@ async function checkIntegrity(bytes: BufferSource, integrity: string, named: Was
 }
 
 /** Finds the file of a build. Throws `E_LOAD` where the code has no address beside which the file could be. */
-export async function located(find: FindWasm, place: Omit<WasmName, 'name'>): Promise<WasmSource> {
+export async function located(
+  find: FindWasm,
+  place: Omit<WasmName, 'name'>,
+  advice = 'Give load() the file or the compiled module as wasm; see "Where it runs" in the README',
+): Promise<WasmSource> {
   try {
     return await find();
   } catch (error) {
     if (error instanceof MultiheadError) throw error;
-    const advice = 'Give load() the file or the compiled module as wasm; see "Where it runs" in the README';
     throw loadError({ ...place, name: 'the .wasm file', advice }, `the address of this code is unknown (${reason(error)})`, error);
   }
 }

@@ -14,7 +14,7 @@ import type { WasmFiles } from './source.js';
 export const inlineFiles = (base64: string): WasmFiles => ({ simd128: () => unpack(base64) });
 
 /** Decodes base64 and decompresses gzip. */
-async function unpack(base64: string): Promise<ArrayBuffer> {
+export async function unpack(base64: string): Promise<ArrayBuffer> {
   if (typeof DecompressionStream !== 'function') {
     throw new MultiheadError('E_LOAD', {
       argument: 'wasm',

@@ -214,7 +214,7 @@ export class Analyses implements ModelAnalyses {
     return shapes.map((shape, at) => ({ shape, data: found[at] as ModelArray['data'] }));
   }
 
-  /** Inputs, copied before the first `await`. */
+  /** Inputs, copied before the first `await`. Loads what the core needs for an analysis. */
   async #inputs(
     given: readonly (readonly [input: unknown, argument: string])[],
     { headScales, addSpecialTokens }: AnalysisOptions,
@@ -222,7 +222,8 @@ export class Analyses implements ModelAnalyses {
     const { numLayers, numHeads } = this.#engine.info;
     const scales = checkScales(headScales, numLayers * numHeads);
     const reading = given.map(([input, argument]) => this.#sequence(input, argument, { addSpecialTokens }));
-    return (await Promise.all(reading)).map((batch) => ({ batch, headScales: scales }));
+    const [batches] = await Promise.all([Promise.all(reading), onThisThread(this.#engine).loadAnalyses()]);
+    return batches.map((batch) => ({ batch, headScales: scales }));
   }
 
   async #edited(input: unknown, { edits, ...options }: EditedOptions): Promise<core.Input> {

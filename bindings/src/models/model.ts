@@ -232,8 +232,8 @@ export class OpenedModel implements Model {
     return this.#analyses.gradients(...given);
   }
 
-  trainer(options?: ModelTrainerOptions): ModelTrainer {
-    const made = makeTrainer(onThisThread(this.#engine), options);
+  async trainer(options?: ModelTrainerOptions): Promise<ModelTrainer> {
+    const made = await makeTrainer(onThisThread(this.#engine), options);
     const model = new OpenedModel(made.trained, this.#parts);
     return new WasmModelTrainer(made, model, (input, argument) => model.#sequence(input, argument));
   }

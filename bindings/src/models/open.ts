@@ -3,7 +3,7 @@
 import { mostJsonBytes } from '../generated/folder_files.js';
 import { weightTypes } from '../generated/tables.js';
 import { createLoader, moduleOf } from '../load/loader.js';
-import type { WasmFiles } from '../load/source.js';
+import { isSource, notASource, sourceKinds, type WasmFiles } from '../load/source.js';
 import { optionError } from '../runtime/errors.js';
 import { checkCallback, checkChoice, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import type { RawModule } from '../runtime/raw.js';
@@ -26,7 +26,7 @@ import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/mode
 const openNames = {
   ...{ weights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
   ...{ revision: plain, host: plain, local: plain, onFetch: plain },
-  ...{ wasm: plain, simd: plain, integrity: plain },
+  ...{ wasm: plain, analysesWasm: plain, simd: plain, integrity: plain },
 } satisfies Names<OpenModelOptions>;
 
 /** Larger than any tokenizer.json; those of 256,000 tokens have 33 MB. */
@@ -61,13 +61,14 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   });
 
   type Loading = Pick<OpenModelOptions, 'wasm' | 'simd' | 'integrity' | 'signal'>;
+  type Analyses = WasmFiles['analyses'];
 
-  async function here(loading: Loading): Promise<Place> {
-    const { runtime } = await load(loading);
+  async function here(loading: Loading, analyses: Analyses): Promise<Place> {
+    const { runtime } = await load(loading, analyses);
     return { openLoader: (input) => new CoreLoader(runtime, input), abandon: () => {} };
   }
 
-  async function inWorkers(workers: unknown, worker: unknown, loading: Loading): Promise<Place> {
+  async function inWorkers(workers: unknown, worker: unknown, loading: Loading, analyses: Analyses): Promise<Place> {
     const { signal } = loading;
     let compiled: { readonly module: WebAssembly.Module; readonly simd: Simd } | undefined;
     const group = await startWorkers(platform, { workers, worker, signal }, async () => {
@@ -75,11 +76,11 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
       return (compiled = { module: moduleOf.get(made) as WebAssembly.Module, simd: made.simd });
     });
     if (group !== undefined) return { openLoader: (input) => openLoaderIn(group, input), abandon: () => group.dispose() };
-    return here({ wasm: compiled?.module, simd: compiled?.simd, signal });
+    return here({ wasm: compiled?.module, simd: compiled?.simd, signal }, analyses);
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, ...loading } = readOptions(
+    const { weights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, analysesWasm, ...loading } = readOptions(
       given,
       openNames,
       'openModel',
@@ -88,10 +89,12 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
     checkCallback(onProgress, 'onProgress');
     if (worker !== undefined && workers === undefined) throw optionError('worker', 'none without workers', describe(worker));
+    if (analysesWasm !== undefined && !isSource(analysesWasm)) throw notASource(analysesWasm, 'analysesWasm', sourceKinds);
+    const analyses = analysesWasm === undefined ? undefined : () => analysesWasm;
     const folder = await findFolder(source, { revision, host, local, signal, onFetch });
     const reading = readSettings(folder, signal);
     reading.catch(() => {}); // it is thrown below
-    const { openLoader, abandon } = await (workers === undefined ? here(loading) : inWorkers(workers, worker, loading));
+    const { openLoader, abandon } = await (workers === undefined ? here(loading, analyses) : inWorkers(workers, worker, loading, analyses));
     try {
       const found = await reading;
       await judge(openLoader, found);

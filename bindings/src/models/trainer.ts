@@ -26,11 +26,12 @@ export interface MadeTrainer {
   readonly trained: CoreModel;
 }
 
-/** Copies what is trained. Throws `E_OPTION`, `E_MEMORY`. */
-export function makeTrainer(model: CoreModel, given: ModelTrainerOptions = {}): MadeTrainer {
+/** Copies what is trained. Throws `E_OPTION`, `E_MEMORY`, `E_LOAD`. */
+export async function makeTrainer(model: CoreModel, given: ModelTrainerOptions = {}): Promise<MadeTrainer> {
   const { layers, ...options } = readOptions(given, modelTrainerNames, 'trainer');
   const chosen = layers === undefined ? undefined : Int32Array.from(checkPlaces(layers, 'layers', model.info.numLayers));
   const record = trainerRecord(options);
+  await model.loadAnalyses();
   return model.within((operands, runtime, handle) => {
     const { raw, args, heap } = runtime;
     wire.modelTrainer(args, record, chosen === undefined ? noSpan : operands.span(chosen, 'i32', 'layers'));

@@ -22,6 +22,8 @@ export interface Runtime {
   readonly scopes: ScopeStack;
   /** Error texts that multihead/core does not contain. */
   readonly moreTables: readonly ErrorTables[];
+  /** multihead/models: loads the functions of analyses and trainers, which are in a file of their own. */
+  readonly loadAnalyses?: () => Promise<void>;
 }
 
 /** Inputs that a prepared operation keeps for later calls. */

@@ -1,6 +1,6 @@
 // The types of multihead/models.
 
-import type { LoadOptions } from './load.js';
+import type { LoadOptions, WasmSource } from './load.js';
 import type { PlatformAbortSignal, PlatformBlob, PlatformResponse, PlatformURL } from './platform.js';
 import type { PoolWorker } from './pool.js';
 import type { ModelAnalyses } from './analysis.js';
@@ -88,6 +88,13 @@ export interface FetchProgress {
 
 /** Options of openModel(). */
 export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'integrity'> {
+  /**
+   * Source of the second `.wasm`, which the analyses and `trainer()` load when one of them is first used: 37 kB that reading and
+   * writing text does not need. Default: the file next to the package's own modules. Give one of the build that is loaded, which the
+   * package exports as `multihead/analyses-relaxed.wasm` and `multihead/analyses-simd128.wasm`. `integrity`, if given, must have its
+   * hash, too.
+   */
+  readonly analysesWasm?: WasmSource | undefined;
   /**
    * Type of the matrices and the embedding in memory. Default: as the files have them. Norms and biases are always
    * f32.
@@ -504,9 +511,10 @@ export interface Model extends ModelAnalyses {
    * Makes a trainer of a copy of this causal language model, which itself does not change. What is trained is copied as f32; gradients
    * and AdamW's moments take three times as much memory.
    *
-   * @throws {MultiheadError} `E_OPTION` for a model that is no causal language model, one in workers, or a wrong option; `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION` for a model that is no causal language model, one in workers, or a wrong option; `E_MEMORY`;
+   *   `E_LOAD` if the file that {@link OpenModelOptions.analysesWasm} describes does not load
    */
-  trainer(options?: ModelTrainerOptions): ModelTrainer;
+  trainer(options?: ModelTrainerOptions): Promise<ModelTrainer>;
 
   /**
    * Frees the model's memory, and that of generations that did not end, and ends its workers: calls that they still run are

@@ -14,5 +14,5 @@ export interface Core {
 export const modelContents: Contents<Core> = {
   part: 'models',
   createGlue,
-  createApi: (raw) => ({ runtime: createRuntime(raw, trainerTables) }),
+  createApi: (raw, _, loadAnalyses) => ({ runtime: { ...createRuntime(raw, trainerTables), loadAnalyses } }),
 };

@@ -84,6 +84,12 @@ export class CoreModel extends CoreObject implements ModelEngine {
     return call(runtime, (operands) => body(operands, runtime, handle));
   }
 
+  /** Loads what the analyses of this model, and its trainers, need. Throws `E_LOAD`. */
+  async loadAnalyses(): Promise<void> {
+    await this.runtime.loadAnalyses?.();
+    this.assertLive();
+  }
+
   generation(settings: GenerationSettings): CoreGeneration {
     return new CoreGeneration(this.runtime, this.handle, this.info, settings, this.#generations);
   }
