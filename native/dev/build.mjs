@@ -6,7 +6,7 @@
 // CMake and Ninja know which outputs are up to date. The TypeScript package and the page are rebuilt only when one of
 // their source files has changed.
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { copyFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -27,7 +27,14 @@ export function buildPreset(preset, { options = [], target, jobs } = {}) {
     const part = target ? ['--target', ...[target].flat()] : [];
     const parallel = jobs ? ['--parallel', String(jobs)] : [];
     const onOutput = (text) => [...text.matchAll(/^\[(\d+\/\d+)\]/gm)].slice(-1).forEach(([, done]) => progress(done));
-    const said = await run(['cmake', '--build', '--preset', preset, ...parallel, ...part], { cwd: ROOT, onOutput });
+    const build = () => run(['cmake', '--build', '--preset', preset, ...parallel, ...part], { cwd: ROOT, onOutput });
+    const said = await build().catch((error) => {
+      // Headers of a Debian package keep the dates of its making, so Ninja does not see that an upgrade has replaced them.
+      if (!/has been modified since the precompiled header/.test(error.output ?? '')) throw error;
+      const folder = join(ROOT, 'build', preset);
+      for (const name of readdirSync(folder, { recursive: true })) if (/\.[pg]ch$/.test(name)) rmSync(join(folder, name));
+      return build();
+    });
     failOnWarnings(said);
     const commands = said.match(/^\[\d+\/\d+\]/gm)?.length ?? 0;
     tell(commands ? `${commands} commands` : 'up to date');
