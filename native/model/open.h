@@ -22,7 +22,8 @@ struct ModelOptions {
 };
 
 inline void add_model_options(CLI::App& app, ModelOptions& options) {
-  app.add_option("folder", options.folder, "Folder with config.json and safetensors files")
+  app.add_option("folder", options.folder,
+                 "Folder with config.json and safetensors files, or a GGUF file")
       ->required();
   app.add_option("--weights", options.weights, "Type of the weights in memory")
       ->check(CLI::IsMember({"stored", "f32", "f16", "bf16", "int8", "int4"}))

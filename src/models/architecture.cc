@@ -279,6 +279,8 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   const Names& names = family->names;
   Architecture a;
   a.family = family;
+  a.neighbour_pairs = top.flag("gguf/neighbour_pairs", false);
+  a.from_gguf = top.flag("gguf", false);
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
   MULTIHEAD_TRY(top.status());
   check_settings(config, *family);

@@ -23,6 +23,7 @@
 #include "models/loader.h"
 #include "models/parameters.h"
 #include "models/sentence.h"
+#include "models/stored_blocks.h"
 #include "multihead/models.h"
 #include "multihead/weights.h"
 #include "rules/element.h"
@@ -52,25 +53,18 @@ std::string_view without_wrappers(std::string_view name) {
   return name;
 }
 
-// Element types of the files that weights can have.
-enum class Stored : uint8_t { kF32, kF16, kBF16, kF64 };
-
-std::optional<Stored> stored_type(std::string_view name) {
-  if (name == "F32") return Stored::kF32;
-  if (name == "F16") return Stored::kF16;
-  if (name == "BF16") return Stored::kBF16;
-  if (name == "F64") return Stored::kF64;
-  return std::nullopt;
-}
-
-size_t bytes_of(Stored type) { return type == Stored::kF64 ? 8 : type == Stored::kF32 ? 4 : 2; }
-
-// The type of memory that needs no conversion. F64 is narrowed.
+// The type of memory that needs no conversion. F64 is narrowed; blocks that memory does not have
+// become int8, which has more digits than they.
 WeightType same_type(Stored type) {
-  return type == Stored::kF16    ? WeightType::kF16
+  if (type == Stored::kQ4_0) return WeightType::kInt4;
+  return has_stored_blocks(type) ? WeightType::kInt8
+         : type == Stored::kF16  ? WeightType::kF16
          : type == Stored::kBF16 ? WeightType::kBF16
                                  : WeightType::kF32;
 }
+
+// Bytes of the numbers that the order of the processor's bytes concerns.
+size_t number_bytes(Stored type) { return has_stored_blocks(type) ? 1 : form_of(type).bytes; }
 
 DType dtype_of(Stored type) {
   return type == Stored::kF16 ? DType::kF16 : type == Stored::kBF16 ? DType::kBF16 : DType::kF32;
@@ -78,16 +72,24 @@ DType dtype_of(Stored type) {
 
 // True if a matrix of `type` has the bytes of the file.
 bool same_bytes(Stored stored, WeightType type) {
-  return stored != Stored::kF64 && same_type(stored) == type;
+  return stored != Stored::kF64 && !has_stored_blocks(stored) && same_type(stored) == type;
+}
+
+// True if a matrix of `type` has the numbers of the file, with their scales at another place.
+bool same_blocks(Stored stored, WeightType type) {
+  return (stored == Stored::kQ8_0 && type == WeightType::kInt8) ||
+         (stored == Stored::kQ4_0 && type == WeightType::kInt4);
 }
 
 // A tensor of the files and the place in memory that it fills.
 struct Part {
   size_t tensor = 0;
   Stored stored = Stored::kF32;
-  int64_t rows = 0, columns = 0;   // as stored; a vector is one column
-  bool transposed = false;         // the target is (columns, rows)
-  bool plus_one = false;           // 1 is added to each element
+  int64_t rows = 0, columns = 0;  // as stored; a vector is one column
+  bool transposed = false;        // the target is (columns, rows)
+  bool plus_one = false;          // the target holds 1 + each element
+  bool add_one = false;           // which the file does not have
+  int64_t pairs = 0;  // rows of a head whose neighbours are those of its halves; 0: none
   WeightMatrix* matrix = nullptr;  // the target, or
   Vector* vector = nullptr;
   int64_t first = 0;  // row of the matrix for row 0 of the part, or element of the vector
@@ -98,14 +100,18 @@ struct Part {
   engine::Buffer turned;  // floats of a transposed matrix, until it is complete
 
   int64_t elements() const { return rows * columns; }
-  size_t row_bytes() const { return static_cast<size_t>(columns) * bytes_of(stored); }
+  size_t row_bytes() const {
+    const StoredForm& form = form_of(stored);
+    return static_cast<size_t>(columns / form.numbers) * form.bytes;
+  }
   // True if the target has the bytes of the file.
   bool keeps_bytes() const {
     return matrix != nullptr && !transposed && same_bytes(stored, matrix->type);
   }
   // True if the bytes of the file can be the matrix.
   bool can_be_matrix() const {
-    return keeps_bytes() && first == 0 && kept == 0 && kept_end == rows && matrix->rows == rows;
+    return keeps_bytes() && pairs == 0 && first == 0 && kept == 0 && kept_end == rows &&
+           matrix->rows == rows;
   }
   int64_t memory_bytes() const {
     if (matrix == nullptr) return elements() * static_cast<int64_t>(sizeof(float));
@@ -196,7 +202,16 @@ struct ModelLoader::State {
     // Convolutions and embeddings of images have more axes, with the elements in the same order.
     const bool fits =
         stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns : stored.shape == shape;
-    if (!type || !fits) {
+    // A row of blocks is one of a matrix.
+    const bool whole = !type || form_of(*type).numbers == 1 ||
+                       (columns > 1 && columns % form_of(*type).numbers == 0 && !transposed);
+    if (!type && plan().from_gguf) {
+      append(wrong, stored.name + ": " + stored.type +
+                        ", where F32, F16, BF16, Q4_0, Q4_1, Q5_0, " +
+                        "Q5_1, Q8_0, Q4_K, Q5_K and Q6_K are read");
+      return nullptr;
+    }
+    if (!type || !fits || !whole) {
       append(wrong, stored.name + ": expected " + shape.to_string() + " of F32, F16 or BF16, got " +
                         stored.shape.to_string() + " of " + stored.type);
       return nullptr;
@@ -214,7 +229,11 @@ struct ModelLoader::State {
     part.kept_end = rows;
     part_of[*tensor] = parts.size();
     needed.push_back(*tensor);
-    all_bytes += part.elements() * static_cast<int64_t>(bytes_of(*type));
+    if (plan().neighbour_pairs &&
+        (names == plan().family->names.q || names == plan().family->names.k)) {
+      part.pairs = plan().head_dim;
+    }
+    all_bytes += part.rows * static_cast<int64_t>(part.row_bytes());
     model->info.parameters += part.elements();
     return &parts.emplace_back(std::move(part));
   }
@@ -225,13 +244,14 @@ struct ModelLoader::State {
     fill(add(names, layer, suffix, size, 1, false), to, first, plus_one);
   }
 
-  static void fill(Part* part, Vector& to, int64_t first = 0, bool plus_one = false) {
+  void fill(Part* part, Vector& to, int64_t first = 0, bool plus_one = false) {
     if (part == nullptr) return;
     part->vector = &to;
     part->rows = part->elements();
     part->columns = 1;
     part->first = first;
     part->plus_one = plus_one;
+    part->add_one = plus_one && !plan().from_gguf;
     to.size = std::max(to.size, first + part->rows);
   }
 
@@ -629,8 +649,19 @@ struct ModelLoader::State {
   // Takes `count` stored rows from `from`, which is aligned for its type, and writes those that are
   // kept.
   Status take_rows(Part& part, const std::byte* from, int64_t count) {
-    if (part.matrix == nullptr || part.transposed) return write_rows(part, from, count);
     const int64_t begin = part.done, end = begin + count;
+    if (part.pairs > 0) {
+      // Rows 0, 1, 2, ... of a head are 0, n / 2, 1, n / 2 + 1, ...
+      const int64_t n = part.pairs;
+      for (int64_t row = begin; row < end; ++row, from += part.row_bytes()) {
+        part.done = row - row % n + row % n / 2 + row % 2 * (n / 2);
+        if (part.done < part.kept || part.done >= part.kept_end) continue;
+        MULTIHEAD_TRY(write_rows(part, from, 1));
+      }
+      part.done = end;
+      return {};
+    }
+    if (part.matrix == nullptr || part.transposed) return write_rows(part, from, count);
     const int64_t first = std::max(begin, part.kept), last = std::min(end, part.kept_end);
     if (first < last) {
       part.done = first;
@@ -647,7 +678,7 @@ struct ModelLoader::State {
       return write_native_rows(part, from, count);
     } else {
       std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
-      rules::turn_numbers(rows, bytes_of(part.stored));
+      rules::turn_numbers(rows, number_bytes(part.stored));
       return write_native_rows(part, rows.data(), count);
     }
   }
@@ -661,14 +692,26 @@ struct ModelLoader::State {
       part.done += count;
       return {};
     }
-    if (part.stored != Stored::kF64) {
+    if (part.matrix != nullptr && same_blocks(part.stored, part.matrix->type)) {
+      std::byte* memory = nullptr;
+      MULTIHEAD_TRY(allocate(*part.matrix, memory));
+      for (int64_t row = 0; row < count; ++row, from += part.row_bytes()) {
+        std::byte* const to =
+            memory + static_cast<size_t>(part.first + part.done) * part.row_bytes();
+        separate_scales(part.stored, from, part.columns, to);
+        ++part.done;
+      }
+      return {};
+    }
+    if (part.stored != Stored::kF64 && !has_stored_blocks(part.stored)) {
       return write_floats(part,
                           {from, dtype_of(part.stored), {count, part.columns}, {part.columns, 1}});
     }
     float* narrowed = nullptr;
     MULTIHEAD_TRY(reserve(narrowed_row, part.columns, narrowed));
     for (int64_t row = 0; row < count; ++row, from += part.row_bytes()) {
-      for (int64_t c = 0; c < part.columns; ++c) {
+      if (has_stored_blocks(part.stored)) read_blocks(part.stored, from, part.columns, narrowed);
+      for (int64_t c = 0; part.stored == Stored::kF64 && c < part.columns; ++c) {
         double value = 0;
         std::memcpy(&value, from + static_cast<size_t>(c) * sizeof(double), sizeof(double));
         narrowed[c] = static_cast<float>(value);
@@ -686,7 +729,7 @@ struct ModelLoader::State {
       MULTIHEAD_TRY(allocate(*part.vector));
       float* const to = part.vector->data + part.first + first;
       rules::read_floats(from.data, from.dtype, 0, count, to);
-      for (int64_t i = 0; part.plus_one && i < count; ++i) to[i] += 1.0F;
+      for (int64_t i = 0; part.add_one && i < count; ++i) to[i] += 1.0F;
       return {};
     }
     std::byte* memory = nullptr;
@@ -737,6 +780,10 @@ struct ModelLoader::State {
     return {StatusCode::kAborted, "open", "to be continued", "aborted"};
   }
 
+  static bool is_aligned(const Part& part, std::span<const std::byte> bytes) {
+    return reinterpret_cast<uintptr_t>(bytes.data()) % number_bytes(part.stored) == 0;
+  }
+
   Status give(size_t tensor, std::span<const std::byte> bytes) {
     size_t index = 0;
     MULTIHEAD_TRY(find_part(tensor, index));
@@ -761,7 +808,7 @@ struct ModelLoader::State {
       return format_error(tensors[tensor].name, expected, text_of(record.real));
     };
     while (!bytes.empty()) {
-      const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
+      const bool aligned = is_aligned(part, bytes);
       const size_t whole = bytes.size() / size;
       if (part.begun_bytes == 0 && aligned && whole > 0) {
         MULTIHEAD_TRY(named(take_rows(part, bytes.data(), static_cast<int64_t>(whole))));
@@ -791,8 +838,7 @@ struct ModelLoader::State {
       return format_error(tensors[tensor].name, std::to_string(expected) + " bytes, once",
                           std::to_string(bytes.size()));
     }
-    const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
-    if (!aligned || !rules::kOrderOfFiles || !part.can_be_matrix()) {
+    if (!is_aligned(part, bytes) || !rules::kOrderOfFiles || !part.can_be_matrix()) {
       // In pieces, so that progress moves and an abort is soon.
       constexpr size_t kPiece = size_t{1} << 22;
       const size_t piece = std::max<size_t>(1, kPiece / part.row_bytes()) * part.row_bytes();

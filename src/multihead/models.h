@@ -359,12 +359,16 @@ struct GenerateOptions {
                               const GenerateOptions& options,
                               const std::function<bool(int32_t token)>& on_token, Context& context);
 
-/// Opens a folder: config.json, and model.safetensors, or the files that
-/// model.safetensors.index.json lists, or the only file with safetensors; for end_ids and embed()
-/// also generation_config.json and the modules of sentence-transformers. Files are mapped into
-/// memory, and tensors are used there if they need no conversion; the files must stay as they are
-/// while the model lives. Errors: kFormat (a file that is missing, truncated, of another format or
-/// contradicts another), and as ModelLoader; `model` is unchanged.
+/// Opens a model. `folder` is a GGUF file of llama, qwen2, qwen3, smollm3, olmo2, phi3, starcoder2,
+/// gemma, gemma2 or gemma3 (llama.cpp's names), with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0,
+/// Q5_1, Q8_0, Q4_K, Q5_K and Q6_K; without OpenOptions::weights, Q8_0 and Q4_0 are used with their
+/// numbers, as int8 and int4, and the other blocks become int8. Or it is a folder: config.json, and
+/// model.safetensors, or the files that model.safetensors.index.json lists, or the only file with
+/// safetensors; for end_ids and embed() also generation_config.json and the modules of
+/// sentence-transformers. Files are mapped into memory, and tensors are used there if they need no
+/// conversion; the files must stay as they are while the model lives. Errors: kFormat (a file that
+/// is missing, truncated, of another format or contradicts another), and as ModelLoader; `model` is
+/// unchanged.
 [[nodiscard]] Status open(const std::string& folder, const OpenOptions& options, Model& model);
 /// open() with the configuration in another file of the folder.
 [[nodiscard]] Status open(const std::string& folder, const std::string& config_file,

@@ -23,6 +23,7 @@ using models::ModelOutputs;
 using models::Pooling;
 using testing::golden_ids;
 using testing::logits_of;
+using testing::model_folder;
 using testing::open_golden;
 
 TEST(Model, ResultsHaveTheSameBitsWithAnyNumberOfThreads) {

@@ -73,13 +73,13 @@ Status check_folder(const std::string& folder) {
   if (fs::is_directory(folder, error)) return {};
   std::string got = "none";
   if (fs::exists(folder, error)) {
-    got = "a file: give the folder that it is in";
+    got = "another file: give the folder that it is in";
   } else if (is_hub_name(folder)) {
     got = "none; models of the hub are not fetched: download the files of https://huggingface.co/" +
           folder;
   }
   return {StatusCode::kFormat, engine::printable(folder, 400),
-          "a folder with config.json and safetensors files", got};
+          "a folder with config.json and safetensors files, or a GGUF file", got};
 }
 
 std::string text_at(const Config& config, const std::string& name) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "engine/error/error.h"
@@ -19,6 +20,7 @@
 #include "models/config_reader.h"
 #include "models/io/file_map.h"
 #include "models/io/folder.h"
+#include "models/io/gguf.h"
 #include "models/io/read_json.h"
 #include "multihead/models.h"
 #include "nn/io/safetensors_header.h"
@@ -182,19 +184,44 @@ Status load(const Tensors& tensors, size_t tensor, bool keep_mapped, ModelLoader
   return {};
 }
 
+// Reads a file of GGUF; `found` is false for another file, and for a folder.
+Status read_file(const std::string& path, Config& config, Tensors& tensors, bool& found) {
+  std::error_code error;
+  found = false;
+  if (!fs::is_regular_file(path, error)) return {};
+  std::shared_ptr<FileMap> map;
+  MULTIHEAD_TRY(FileMap::open(path, map));
+  if (!is_gguf(map->bytes())) return {};
+  found = true;
+  GgufModel read;
+  if (const Status status = read_gguf(map->bytes(), read); !status.ok()) {
+    const std::string name = fs::path(path).filename().string();
+    return format_error(name + ": " + status.argument(), status.expected(), status.got());
+  }
+  config = std::move(read.config);
+  tensors.stored = std::move(read.tensors);
+  tensors.bytes = std::move(read.bytes);
+  tensors.files.assign(tensors.stored.size(), map);
+  return {};
+}
+
 }  // namespace
 
 Status open(const std::string& folder, const std::string& config_file, const OpenOptions& options,
             Model& model) {
   return engine::memory_guard([&]() -> Status {
     Config config;
-    fs::path place;
-    MULTIHEAD_TRY(read_settings(folder, config_file, config, place));
-    // A configuration that is not supported is refused before any weights are looked at.
-    Architecture architecture;
-    MULTIHEAD_TRY(read_architecture(config, architecture));
     Tensors tensors;
-    MULTIHEAD_TRY(read_weights(folder, place, config, tensors));
+    bool is_file = false;
+    MULTIHEAD_TRY(read_file(folder, config, tensors, is_file));
+    if (!is_file) {
+      fs::path place;
+      MULTIHEAD_TRY(read_settings(folder, config_file, config, place));
+      // A configuration that is not supported is refused before any weights are looked at.
+      Architecture architecture;
+      MULTIHEAD_TRY(read_architecture(config, architecture));
+      MULTIHEAD_TRY(read_weights(folder, place, config, tensors));
+    }
     ModelLoader loader;
     // Files that are not mapped were read into memory, which the model then uses.
     OpenOptions of_loader = options;

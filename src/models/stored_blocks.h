@@ -1,0 +1,47 @@
+// Element types of the files that weights can have, those of GGUF among them, whose numbers stand
+// in blocks with a scale: https://github.com/ggml-org/ggml, ggml-common.h and ggml-quants.c.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace multihead::models {
+
+enum class Stored : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kF64,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
+
+// Numbers and bytes of a block; one number without blocks.
+struct StoredForm {
+  Stored type;
+  std::string_view name;
+  int64_t numbers;
+  size_t bytes;
+};
+
+const StoredForm& form_of(Stored type);
+// Nothing for a type that weights cannot have.
+std::optional<Stored> stored_type(std::string_view name);
+constexpr bool has_stored_blocks(Stored type) { return type >= Stored::kQ4_0; }
+
+// Writes the `columns` numbers of a row of blocks, with the bits that ggml's functions without SIMD
+// give.
+void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to);
+
+// Writes a row of Q8_0 or Q4_0 as int8 or int4 has it: the scales first. The numbers stay the same.
+void separate_scales(Stored type, const std::byte* row, int64_t columns, std::byte* to);
+
+}  // namespace multihead::models

@@ -1,0 +1,632 @@
+// GGUF files: the golden models written as llama.cpp's converter writes them, all types of blocks,
+// and broken files.
+#include "models/io/gguf.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <numbers>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "models/golden_models.h"
+#include "multihead/models.h"
+#include "multihead/safetensors.h"
+#include "multihead/weights.h"
+#include "rules/element.h"
+#include "support/temporary_folder.h"
+
+namespace multihead::testing::gguf_test {
+namespace {
+
+using models::Config;
+using models::Model;
+using models::StoredTensor;
+using Bytes = std::vector<std::byte>;
+
+// ---- A writer. ----
+
+class Gguf {
+ public:
+  template <class T>
+  static void put(Bytes& to, T value) {
+    using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
+                                    std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+    const auto bits = std::bit_cast<Bits>(value);
+    for (size_t i = 0; i < sizeof(T); ++i) to.push_back(static_cast<std::byte>(bits >> (8 * i)));
+  }
+  static void put_text(Bytes& to, const std::string& text) {
+    put(to, static_cast<uint64_t>(text.size()));
+    for (const char letter : text) to.push_back(static_cast<std::byte>(letter));
+  }
+
+  void set(const std::string& name, uint32_t value) {
+    begin(name, 4);
+    put(settings_, value);
+  }
+  void set(const std::string& name, float value) {
+    begin(name, 6);
+    put(settings_, value);
+  }
+  void set(const std::string& name, const std::string& value) {
+    begin(name, 8);
+    put_text(settings_, value);
+  }
+  // An array of texts, as that of the tokens.
+  void set_texts(const std::string& name, size_t count) {
+    begin(name, 9);
+    put(settings_, uint32_t{8});
+    put(settings_, static_cast<uint64_t>(count));
+    for (size_t i = 0; i < count; ++i) put_text(settings_, "<" + std::to_string(i) + ">");
+  }
+
+  void add(const std::string& name, const Dims& shape, uint32_t type, const Bytes& bytes) {
+    put_text(tensors_, name);
+    put(tensors_, static_cast<uint32_t>(shape.rank()));
+    for (int axis = shape.rank(); axis > 0; --axis)
+      put(tensors_, static_cast<uint64_t>(shape[axis - 1]));
+    put(tensors_, type);
+    while (data_.size() % 32 != 0) data_.push_back({});
+    put(tensors_, static_cast<uint64_t>(data_.size()));
+    data_.insert(data_.end(), bytes.begin(), bytes.end());
+    ++tensor_count_;
+  }
+  void add(const std::string& name, const Dims& shape, std::span<const float> numbers) {
+    Bytes bytes;
+    for (const float number : numbers) put(bytes, number);
+    add(name, shape, 0, bytes);
+  }
+
+  Bytes file(uint32_t version = 3) const {
+    Bytes all;
+    for (const char letter : std::string("GGUF")) all.push_back(static_cast<std::byte>(letter));
+    put(all, version);
+    put(all, tensor_count_);
+    put(all, setting_count_);
+    all.insert(all.end(), settings_.begin(), settings_.end());
+    all.insert(all.end(), tensors_.begin(), tensors_.end());
+    while (all.size() % 32 != 0) all.push_back({});
+    header = all.size();
+    all.insert(all.end(), data_.begin(), data_.end());
+    return all;
+  }
+  mutable size_t header = 0;
+
+ private:
+  void begin(const std::string& name, uint32_t type) {
+    put_text(settings_, name);
+    put(settings_, type);
+    ++setting_count_;
+  }
+  Bytes settings_, tensors_, data_;
+  uint64_t tensor_count_ = 0, setting_count_ = 0;
+};
+
+Status open_bytes(const Bytes& bytes, const models::OpenOptions& options, Model& model) {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "model.gguf").string();
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  return models::open(path, options, model);
+}
+
+Model opened(const Gguf& gguf, const models::OpenOptions& options = {}) {
+  Model model;
+  const Status status = open_bytes(gguf.file(), options, model);
+  if (!status.ok()) ADD_FAILURE() << status.message();
+  return model;
+}
+
+// ---- The golden models. ----
+
+struct Numbers {
+  Dims shape;
+  std::vector<float> data;
+};
+
+struct Golden {
+  const char* name;
+  std::string architecture;
+  std::vector<std::string> unsaid;  // settings of config.json that GGUF cannot say
+};
+
+std::map<std::string, Numbers> tensors_of(const std::string& name) {
+  std::map<std::string, Numbers> all;
+  Safetensors file;
+  EXPECT_TRUE(Safetensors::read(model_folder(name) + "/model.safetensors", file).ok());
+  for (const auto& [tensor, entry] : file.entries()) {
+    Numbers numbers{entry.shape, std::vector<float>(static_cast<size_t>(entry.shape.elements()))};
+    const DType type = entry.type == SafetensorsEntry::Type::kF32    ? DType::kF32
+                       : entry.type == SafetensorsEntry::Type::kBF16 ? DType::kBF16
+                                                                     : DType::kF16;
+    rules::read_floats(entry.data.data(), type, 0, entry.shape.elements(), numbers.data.data());
+    all.emplace(tensor, std::move(numbers));
+  }
+  return all;
+}
+
+// The model with this configuration.
+Model loaded(const Config& config, const std::map<std::string, Numbers>& tensors,
+             const models::OpenOptions& options = {}) {
+  std::vector<StoredTensor> stored;
+  std::vector<const Numbers*> numbers;
+  for (const auto& [name, each] : tensors) {
+    stored.push_back({name, "F32", each.shape});
+    numbers.push_back(&each);
+  }
+  models::ModelLoader loader;
+  Model model;
+  Status status = models::ModelLoader::create(config, stored, options, loader);
+  for (const size_t i : loader.needed()) {
+    Bytes bytes;
+    for (const float number : numbers[i]->data) Gguf::put(bytes, number);
+    if (status.ok()) status = loader.give(i, bytes);
+  }
+  if (status.ok()) status = loader.finish(model);
+  if (!status.ok()) ADD_FAILURE() << status.message();
+  return model;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+std::string gguf_name(std::string name, bool norms_after) {
+  name = replaced(replaced(name, "model.layers.", "blk."), "model.embed_tokens", "token_embd");
+  name = replaced(replaced(name, "model.norm", "output_norm"), "lm_head", "output");
+  const bool four = norms_after;
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"self_attn.q_proj", "attn_q"},
+           {"self_attn.k_proj", "attn_k"},
+           {"self_attn.v_proj", "attn_v"},
+           {"self_attn.qkv_proj", "attn_qkv"},
+           {"self_attn.o_proj", "attn_output"},
+           {"self_attn.q_norm", "attn_q_norm"},
+           {"self_attn.k_norm", "attn_k_norm"},
+           {"mlp.gate_up_proj", "ffn_up"},
+           {"mlp.gate_proj", "ffn_gate"},
+           {"mlp.up_proj", "ffn_up"},
+           {"mlp.c_fc", "ffn_up"},
+           {"mlp.down_proj", "ffn_down"},
+           {"mlp.c_proj", "ffn_down"},
+           {"input_layernorm", "attn_norm"},
+           {"pre_feedforward_layernorm", "ffn_norm"},
+           {"post_feedforward_layernorm", "post_ffw_norm"},
+           {"post_attention_layernorm", four ? "post_attention_norm" : "ffn_norm"}}) {
+    name = replaced(name, from, to);
+  }
+  return name;
+}
+
+double setting(const Config& config, const std::string& name, double absent = 0) {
+  const auto found = config.find(name);
+  return found == config.end() || found->second.kind != models::ConfigValue::Kind::kNumber
+             ? absent
+             : found->second.number;
+}
+
+// Writes what the converter of llama.cpp does.
+Gguf converted(const Golden& golden, const Config& config,
+               const std::map<std::string, Numbers>& tensors) {
+  Gguf gguf;
+  const std::string of = golden.architecture + ".";
+  const auto count = [&](const char* from) { return static_cast<uint32_t>(setting(config, from)); };
+  gguf.set("general.architecture", golden.architecture);
+  gguf.set(of + "context_length", count("max_position_embeddings"));
+  gguf.set(of + "embedding_length", count("hidden_size"));
+  gguf.set(of + "block_count", count("num_hidden_layers"));
+  gguf.set(of + "feed_forward_length", count("intermediate_size"));
+  gguf.set(of + "attention.head_count", count("num_attention_heads"));
+  gguf.set(of + "attention.head_count_kv", count("num_key_value_heads"));
+  const auto width = static_cast<uint32_t>(setting(
+      config, "head_dim", setting(config, "hidden_size") / setting(config, "num_attention_heads")));
+  if (config.contains("head_dim")) {
+    gguf.set(of + "attention.key_length", width);
+    gguf.set(of + "attention.value_length", width);
+  }
+  const bool layer_norm = config.contains("norm_epsilon");
+  gguf.set(of + (layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
+           static_cast<float>(setting(config, layer_norm ? "norm_epsilon" : "rms_norm_eps")));
+  gguf.set(of + "rope.freq_base", static_cast<float>(setting(config, "rope_parameters.rope_theta",
+                                                             setting(config, "rope_theta"))));
+  gguf.set(
+      of + "rope.dimension_count",
+      static_cast<uint32_t>(width * setting(config, "rope_parameters.partial_rotary_factor", 1)));
+  if (setting(config, "sliding_window") > 0)
+    gguf.set(of + "attention.sliding_window", count("sliding_window"));
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (setting(config, cap) > 0) gguf.set(of + cap, static_cast<float>(setting(config, cap)));
+  }
+  if (setting(config, "rope_scaling.factor") > 0) {
+    gguf.set(of + "rope.scaling.type", "linear");
+    gguf.set(of + "rope.scaling.factor",
+             static_cast<float>(setting(config, "rope_scaling.factor")));
+  }
+  gguf.set_texts("tokenizer.ggml.tokens", 3);
+  gguf.set("tokenizer.ggml.eos_token_id", count("eos_token_id"));
+  const bool gemma = golden.architecture.starts_with("gemma");
+  const bool paired = golden.architecture == "llama" || golden.architecture == "smollm3";
+  const bool four = tensors.contains("model.layers.0.post_feedforward_layernorm.weight");
+  for (const auto& [name, numbers] : tensors) {
+    std::vector<float> data = numbers.data;
+    if (gemma && name.find("norm.weight") != std::string::npos) {
+      for (float& number : data) number += 1.0F;
+    }
+    const bool turned = paired && (name.find("q_proj") != std::string::npos ||
+                                   name.find("k_proj") != std::string::npos);
+    for (size_t row = 0; turned && row < static_cast<size_t>(numbers.shape[0]); ++row) {
+      const auto columns = static_cast<size_t>(numbers.shape.rank() == 1 ? 1 : numbers.shape[1]);
+      const size_t head = row / width, i = row % width,
+                   from = head * width + i / 2 + i % 2 * (width / 2);
+      for (size_t c = 0; c < columns; ++c)
+        data[row * columns + c] = numbers.data[from * columns + c];
+    }
+    gguf.add(gguf_name(name, four), numbers.shape, data);
+  }
+  if (config.contains("rope_parameters.low_freq_factor")) {
+    const double factor = setting(config, "rope_parameters.factor"),
+                 low = setting(config, "rope_parameters.low_freq_factor");
+    const double high = setting(config, "rope_parameters.high_freq_factor"),
+                 old = setting(config, "rope_parameters.original_max_position_embeddings");
+    std::vector<float> factors;
+    for (uint32_t i = 0; i < width; i += 2) {
+      const double wavelength =
+          2 * std::numbers::pi *
+          std::pow(setting(config, "rope_parameters.rope_theta"), i / static_cast<double>(width));
+      const double smooth = (old / wavelength - low) / (high - low);
+      factors.push_back(static_cast<float>(wavelength < old / high ? 1
+                                           : wavelength > old / low
+                                               ? factor
+                                               : 1 / ((1 - smooth) / factor + smooth)));
+    }
+    gguf.add("rope_freqs.weight", {static_cast<int64_t>(factors.size())}, factors);
+  }
+  return gguf;
+}
+
+class GoldenGguf : public ::testing::TestWithParam<Golden> {};
+
+TEST_P(GoldenGguf, GivesTheNumbersOfTheFolder) {
+  const Golden& golden = GetParam();
+  Config config;
+  ASSERT_TRUE(models::read_config(model_folder(golden.name) + "/config.json", config).ok());
+  for (const std::string& unsaid : golden.unsaid) {
+    std::erase_if(config, [&](const auto& member) { return member.first.starts_with(unsaid); });
+  }
+  const auto head = setting(config, "head_dim", 8);
+  if (golden.architecture == "gemma2" || golden.architecture == "gemma3")
+    config["query_pre_attn_scalar"].number = head;
+  if (golden.architecture == "gemma3") {
+    config["rope_theta"] = {models::ConfigValue::Kind::kNumber, 50000, {}};
+    config["rope_scaling.factor"] = {models::ConfigValue::Kind::kNumber, 4, {}};
+    config["rope_scaling.rope_type"] = {models::ConfigValue::Kind::kText, 0, "linear"};
+  }
+  const auto tensors = tensors_of(golden.name);
+  const Model folder = loaded(config, tensors), file = opened(converted(golden, config, tensors));
+  EXPECT_EQ(file.info().model_type, folder.info().model_type);
+  EXPECT_EQ(file.info().end_ids, folder.info().end_ids);
+  EXPECT_EQ(file.info().max_tokens, folder.info().max_tokens);
+  EXPECT_EQ(file.info().parameters, folder.info().parameters);
+  Context context(1);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 40; ++i) ids.push_back((7 * i + 3) % 120);
+  const auto want = logits_of(folder, ids, context), got = logits_of(file, ids, context);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Architectures, GoldenGguf,
+    ::testing::Values(
+        Golden{"llama3", "llama", {}},
+        Golden{"qwen2", "qwen2", {"layer_types", "use_sliding_window", "sliding_window"}},
+        Golden{"smollm3",
+               "smollm3",
+               {"layer_types", "use_sliding_window", "sliding_window", "no_rope_layer"}},
+        Golden{"olmo2", "olmo2", {}}, Golden{"phi3", "phi3", {"original_max_position_embeddings"}},
+        Golden{"starcoder2", "starcoder2", {}}, Golden{"gemma", "gemma", {}},
+        Golden{"gemma2", "gemma2", {"layer_types"}},
+        Golden{"gemma3", "gemma3", {"layer_types", "rope_parameters", "_sliding_window_pattern"}}),
+    [](const auto& given) { return std::string(given.param.name); });
+
+// ---- Blocks. ----
+
+constexpr int64_t kWidth = 256;
+
+struct Form {
+  const char* name;
+  uint32_t type;
+  size_t numbers, bytes;
+  std::vector<size_t> halves;  // places of scales in f16
+};
+const Form kForms[] = {{"Q4_0", 2, 32, 18, {0}},       {"Q4_1", 3, 32, 20, {0, 2}},
+                       {"Q5_0", 6, 32, 22, {0}},       {"Q5_1", 7, 32, 24, {0, 2}},
+                       {"Q8_0", 8, 32, 34, {0}},       {"Q4_K", 12, 256, 144, {0, 2}},
+                       {"Q5_K", 13, 256, 176, {0, 2}}, {"Q6_K", 14, 256, 210, {208}}};
+
+// The numbers of one block, written from the pictures of its bits in ggml-common.h.
+std::vector<float> numbers_of(const Form& form, const std::byte* block) {
+  const std::string name = form.name;
+  const auto at = [&](size_t i) { return static_cast<int>(block[i]); };
+  const auto half = [&](size_t i) {
+    return rules::to_float(Float16{static_cast<uint16_t>(at(i) + 256 * at(i + 1))});
+  };
+  std::vector<float> numbers(form.numbers);
+  for (size_t i = 0; i < form.numbers; ++i) {
+    if (name == "Q8_0") {
+      numbers[i] = half(0) * static_cast<float>(static_cast<int8_t>(at(2 + i)));
+    } else if (form.numbers == 32) {
+      const bool least = name.ends_with("1"), five = name.starts_with("Q5");
+      const size_t head = least ? 4 : 2, low = head + (five ? 4 : 0);
+      int digit = i < 16 ? at(low + i) % 16 : at(low + i - 16) / 16;
+      if (five) digit += 16 * (at(head + i / 8) >> (i % 8) & 1);
+      const float product = half(0) * static_cast<float>(least ? digit : digit - (five ? 16 : 8));
+      numbers[i] = least ? product + half(2) : product;
+    } else if (name == "Q6_K") {
+      const size_t part = i / 128 * 64 + i % 64, shift = i % 128 / 32 * 2;
+      const int low = i % 128 < 64 ? at(part) % 16 : at(part) / 16;
+      const int digit = low + 16 * (at(128 + i / 128 * 32 + i % 32) >> shift & 3) - 32;
+      const float scale = half(208) * static_cast<float>(static_cast<int8_t>(at(192 + i / 16)));
+      numbers[i] = scale * static_cast<float>(digit);
+    } else {
+      const size_t j = i / 32;
+      const int factor = j < 4 ? at(4 + j) % 64 : at(8 + j) % 16 + at(j) / 64 * 16;
+      const int offset = j < 4 ? at(8 + j) % 64 : at(8 + j) / 16 + at(4 + j) / 64 * 16;
+      const bool five = name == "Q5_K";
+      const int pair = at((five ? 48 : 16) + i / 64 * 32 + i % 32);
+      int digit = i / 32 % 2 == 0 ? pair % 16 : pair / 16;
+      if (five) digit += 16 * (at(16 + i % 32) >> j & 1);
+      const float product = half(0) * static_cast<float>(factor) * static_cast<float>(digit);
+      const float least = half(2) * static_cast<float>(offset);
+      numbers[i] = product - least;
+    }
+  }
+  return numbers;
+}
+
+// A Llama of one layer. `matrix` gives the matrices, rows of `kWidth`.
+struct Small {
+  Gguf gguf;
+  std::map<std::string, Numbers> tensors;
+  Config config;
+};
+template <class Matrix>
+Small small_model(const Matrix& matrix) {
+  Small made;
+  const auto set = [&](const char* name, double value) {
+    made.config[name] = {models::ConfigValue::Kind::kNumber, value, {}};
+  };
+  made.config["model_type"] = {models::ConfigValue::Kind::kText, 0, "qwen3"};
+  set("hidden_size", kWidth);
+  set("intermediate_size", kWidth);
+  set("num_hidden_layers", 1);
+  set("num_attention_heads", 4);
+  set("num_key_value_heads", 4);
+  set("head_dim", 64);
+  set("vocab_size", 64);
+  set("rms_norm_eps", 1e-6F);
+  set("max_position_embeddings", 64);
+  made.config["tie_word_embeddings"] = {models::ConfigValue::Kind::kBool, 1, {}};
+  Gguf& gguf = made.gguf;
+  gguf.set("general.architecture", std::string("qwen3"));
+  for (const auto& [name, value] : std::map<std::string, uint32_t>{{"context_length", 64},
+                                                                   {"embedding_length", kWidth},
+                                                                   {"block_count", 1},
+                                                                   {"feed_forward_length", kWidth},
+                                                                   {"attention.head_count", 4},
+                                                                   {"attention.head_count_kv", 4},
+                                                                   {"attention.key_length", 64}}) {
+    gguf.set("qwen3." + name, value);
+  }
+  gguf.set("qwen3.attention.layer_norm_rms_epsilon", 1e-6F);
+  for (const char* const name : {"input_layernorm", "post_attention_layernorm", "self_attn.q_norm",
+                                 "self_attn.k_norm", "norm"}) {
+    const std::string full = "model." +
+                             std::string(std::string_view(name) == "norm" ? "" : "layers.0.") +
+                             name + ".weight";
+    const auto size =
+        static_cast<size_t>(full.find("self_attn") == std::string::npos ? kWidth : 64);
+    Numbers ones{{static_cast<int64_t>(size)}, std::vector<float>(size, 1.0F)};
+    gguf.add(gguf_name(full, false), ones.shape, ones.data);
+    made.tensors[full] = std::move(ones);
+  }
+  for (const char* const name :
+       {"embed_tokens", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+        "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+    const bool embedding = std::string_view(name) == "embed_tokens";
+    const std::string full =
+        "model." + std::string(embedding ? "" : "layers.0.") + name + ".weight";
+    const Dims shape = {embedding ? 64 : kWidth, kWidth};
+    made.tensors[full] = {shape, matrix(gguf, gguf_name(full, false), shape)};
+  }
+  return made;
+}
+
+std::vector<float> logits(const Model& model) {
+  Context context(1);
+  return logits_of(model, {5, 9, 33, 2, 60}, context);
+}
+
+class BlockTest : public ::testing::TestWithParam<Form> {};
+
+TEST_P(BlockTest, HasTheBitsOfGgml) {
+  const Form& form = GetParam();
+  std::mt19937 random(1);
+  const Small made = small_model([&](Gguf& gguf, const std::string& name, const Dims& shape) {
+    Bytes bytes;
+    std::vector<float> numbers;
+    for (size_t block = 0; block < static_cast<size_t>(shape.elements()) / form.numbers; ++block) {
+      Bytes next;
+      for (size_t i = 0; i < form.bytes; ++i) next.push_back(static_cast<std::byte>(random()));
+      for (const size_t at : form.halves) {
+        const Float16 scale = rules::to_float16(static_cast<float>(random() % 100) *
+                                                (form.numbers == 256 ? 2e-6F : 1e-4F));
+        next[at] = static_cast<std::byte>(scale.bits);
+        next[at + 1] = static_cast<std::byte>(scale.bits >> 8);
+      }
+      const auto decoded = numbers_of(form, next.data());
+      numbers.insert(numbers.end(), decoded.begin(), decoded.end());
+      bytes.insert(bytes.end(), next.begin(), next.end());
+    }
+    gguf.add(name, shape, form.type, bytes);
+    return numbers;
+  });
+  const auto want = logits(loaded(made.config, made.tensors, {.weights = WeightType::kF32}));
+  EXPECT_EQ(logits(opened(made.gguf, {.weights = WeightType::kF32})), want);
+  // As memory has them: 8 or 4 bits.
+  const Model usual = opened(made.gguf);
+  const WeightType type = std::string(form.name) == "Q4_0" ? WeightType::kInt4 : WeightType::kInt8;
+  EXPECT_EQ(usual.info().weight_bytes,
+            loaded(made.config, made.tensors, {.weights = type}).info().weight_bytes);
+  float most = 0, error = 0;
+  const auto got = logits(usual);
+  for (size_t i = 0; i < want.size(); ++i) {
+    most = std::max(most, std::abs(want[i]));
+    error = std::max(error, std::abs(got[i] - want[i]));
+  }
+  EXPECT_GT(most, 0.05F);
+  EXPECT_LT(error, 0.05F * most);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, BlockTest, ::testing::ValuesIn(kForms),
+                         [](const auto& given) { return std::string(given.param.name); });
+
+TEST(GgufTest, Q8AndQ4AreUsedAsTheyAre) {
+  for (const WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
+    std::mt19937 random(2);
+    const Small made = small_model([&](Gguf& gguf, const std::string& name, const Dims& shape) {
+      std::vector<float> numbers(static_cast<size_t>(shape.elements()));
+      for (float& number : numbers) number = static_cast<float>(random() % 1000) * 1e-4F - 0.05F;
+      Bytes rows(static_cast<size_t>(weight_bytes(type, shape[0], shape[1])));
+      Context context(1);
+      EXPECT_TRUE(quantize(ConstAnyTensor(numbers.data(), shape), type, rows.data(), context).ok());
+      Bytes blocks;
+      const size_t of_numbers = type == WeightType::kInt8 ? 32 : 16, per_row = kWidth / 32;
+      for (size_t row = 0; row < static_cast<size_t>(shape[0]); ++row) {
+        const std::byte* const from =
+            rows.data() + row * static_cast<size_t>(weight_row_bytes(type, kWidth));
+        for (size_t block = 0; block < per_row; ++block) {
+          uint16_t scale = 0;
+          std::memcpy(&scale, from + 2 * block, 2);
+          Gguf::put(blocks, scale);
+          const std::byte* const first = from + 2 * per_row + block * of_numbers;
+          blocks.insert(blocks.end(), first, first + of_numbers);
+        }
+      }
+      gguf.add(name, shape, type == WeightType::kInt8 ? 8 : 2, blocks);
+      return numbers;
+    });
+    EXPECT_EQ(logits(opened(made.gguf)),
+              logits(loaded(made.config, made.tensors, {.weights = type})));
+  }
+}
+
+// ---- What is refused. ----
+
+Small f32_model() {
+  std::mt19937 random(3);
+  return small_model([&](Gguf& gguf, const std::string& name, const Dims& shape) {
+    std::vector<float> numbers(static_cast<size_t>(shape.elements()));
+    for (float& number : numbers) number = static_cast<float>(random() % 1000) * 1e-4F - 0.05F;
+    gguf.add(name, shape, numbers);
+    return numbers;
+  });
+}
+
+TEST(GgufTest, RefusesWhatIsNoWholeFile) {
+  const Small made = f32_model();
+  const Bytes whole = made.gguf.file();
+  for (size_t size = 4; size < whole.size(); size += size < made.gguf.header ? 1 : 40'000) {
+    models::GgufModel read;
+    const Status status = models::read_gguf(std::span(whole).first(size), read);
+    ASSERT_EQ(status.code(), StatusCode::kFormat) << size;
+    ASSERT_TRUE(read.config.empty());
+  }
+  // Any other bytes give an error or another model, and read nothing beyond the file.
+  std::mt19937 random(4);
+  for (int i = 0; i < 3000; ++i) {
+    Bytes changed(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(made.gguf.header));
+    for (int k = 0; k < 1 + i % 3; ++k)
+      changed[4 + random() % (changed.size() - 4)] = static_cast<std::byte>(random());
+    models::GgufModel read;
+    (void)models::read_gguf(changed, read);
+  }
+}
+
+struct Refused {
+  const char* what;
+  void (*change)(Gguf&);
+  const char* argument;
+  const char* words;
+};
+
+TEST(GgufTest, NamesWhatItDoesNotRead) {
+  const Refused cases[] = {
+      {"an architecture",
+       [](Gguf& gguf) { gguf.set("general.architecture", std::string("mamba")); },
+       "general.architecture", "gemma3"},
+      {"a setting twice", [](Gguf& gguf) { gguf.set("qwen3.block_count", 1U); },
+       "qwen3.block_count", "twice"},
+      {"experts", [](Gguf& gguf) { gguf.set("qwen3.expert_count", 8U); }, "qwen3.expert_count",
+       "8"},
+      {"a value width", [](Gguf& gguf) { gguf.set("qwen3.attention.value_length", 32U); },
+       "qwen3.attention.value_length", "64"},
+      {"a scaling", [](Gguf& gguf) { gguf.set("qwen3.rope.scaling.type", std::string("other")); },
+       "qwen3.rope.scaling.type", "yarn"},
+      {"longrope", [](Gguf& gguf) { gguf.set("qwen3.rope.scaling.type", std::string("longrope")); },
+       "qwen3.rope.scaling.type", "rope_factors_long"},
+      {"parts", [](Gguf& gguf) { gguf.set("split.count", 3U); }, "split.count", "join the files"},
+      {"an alignment", [](Gguf& gguf) { gguf.set("general.alignment", 0U); }, "general.alignment",
+       "1 to"},
+      {"a list", [](Gguf& gguf) { gguf.set_texts("qwen3.rope.freq_base", 2); },
+       "qwen3.rope.freq_base", "an array"},
+  };
+  for (const Refused& refused : cases) {
+    Gguf gguf;
+    // The name of the architecture is first in the file; another one has to be there alone.
+    Small made = f32_model();
+    Gguf& changed = std::string(refused.what) == "an architecture" ? gguf : made.gguf;
+    refused.change(changed);
+    Model model;
+    const Status status = open_bytes(changed.file(), {}, model);
+    EXPECT_EQ(status.code(), StatusCode::kFormat) << refused.what;
+    EXPECT_EQ(status.argument(), "model.gguf: " + std::string(refused.argument)) << refused.what;
+    EXPECT_NE(status.message().find(refused.words), std::string::npos) << status.message();
+  }
+  Model model;
+  EXPECT_NE(open_bytes(f32_model().gguf.file(1), {}, model).message().find("version 2 or 3"),
+            std::string::npos);
+  const Small other = small_model([&](Gguf& gguf, const std::string& name, const Dims& shape) {
+    std::vector<float> numbers(static_cast<size_t>(shape.elements()));
+    const bool is_one = name == "blk.0.ffn_down.weight";
+    gguf.add(name, shape, is_one ? 23 : 0, Bytes(4 * numbers.size()));
+    return numbers;
+  });
+  const Status status = open_bytes(other.gguf.file(), {}, model);
+  EXPECT_NE(status.message().find("layers.0.mlp.down_proj.weight"), std::string::npos)
+      << status.message();
+  EXPECT_NE(status.message().find("IQ4_XS"), std::string::npos) << status.message();
+  const TemporaryFolder folder;
+  std::ofstream((folder.path() / "other.bin").string()) << "other";
+  EXPECT_NE(models::open((folder.path() / "other.bin").string(), {}, model)
+                .message()
+                .find("another file"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace multihead::testing::gguf_test
