@@ -20,7 +20,7 @@ const PARTS = [
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_896, aim: 6_000 },
   { name: 'package', folders: ['bindings'], ceiling: 28_420, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_300, aim: 17_500 },
-  { name: 'programs and scripts', folders: ['native'], ceiling: 16_730, aim: 15_500 },
+  { name: 'programs and scripts', folders: ['native'], ceiling: 16_735, aim: 15_500 },
 ];
 const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt'.split(' '));
 /** Folders of tests, of what others wrote, and of what builds make. */
