@@ -272,7 +272,8 @@ constexpr Named kNames[] = {{"token_embd", &Names::embedding},
 // "blk.3.attn_q.weight" as the family has it; the name itself for a tensor without a part in it.
 std::string hugging_face_name(const Family& family, const std::string& name) {
   const size_t dot = name.rfind('.');
-  std::string_view base = std::string_view(name).substr(0, dot);
+  std::string_view base = name;
+  base = base.substr(0, dot);
   std::string layer;
   if (base.starts_with("blk.")) {
     const size_t end = base.find('.', 4);
@@ -458,15 +459,7 @@ class Translator {
   Status status_;
 };
 
-}  // namespace
-}  // namespace gguf
-
-bool is_gguf(std::span<const std::byte> file) {
-  return file.size() >= 4 && std::memcmp(file.data(), "GGUF", 4) == 0;
-}
-
-Status read_gguf(std::span<const std::byte> file, GgufModel& model) {
-  using namespace gguf;
+Status read(std::span<const std::byte> file, GgufModel& model) {
   Reader reader(file);
   reader.take(4);
   const auto version = reader.number<uint32_t>();
@@ -531,6 +524,17 @@ Status read_gguf(std::span<const std::byte> file, GgufModel& model) {
       Translator(settings, architecture, family, made.config).translate(tensors, made.bytes));
   model = std::move(made);
   return {};
+}
+
+}  // namespace
+}  // namespace gguf
+
+bool is_gguf(std::span<const std::byte> file) {
+  return file.size() >= 4 && std::memcmp(file.data(), "GGUF", 4) == 0;
+}
+
+Status read_gguf(std::span<const std::byte> file, GgufModel& model) {
+  return gguf::read(file, model);
 }
 
 }  // namespace multihead::models
