@@ -1,10 +1,10 @@
-// Divides the module of multihead/models: the functions that only analyses and trainers call go into a second file, analyses.wasm,
-// which load/loader.ts takes into the instance when it is first needed. multihead.wasm is replaced by what is left.
+// Divides multihead.wasm of multihead/models into two files: functions that only analyses and trainers call move to analyses.wasm,
+// which load/loader.ts links to the running instance before the first analysis.
 //
-//     node split.mjs FOLDER IDENTITY BINARYEN      IDENTITY: what the second file says that it is, as embind.cpp for the first
+//     node split.mjs FOLDER IDENTITY BINARYEN      IDENTITY: the text that analyses.wasm contains for the check in loader.ts
 //
-// A function stays if an export or a function that stays calls it, or if it may be called by its address, unless its name tells
-// that it belongs to the second file. A call of one that is not loaded yet would end in a trap; it cannot change a result.
+// A function stays in multihead.wasm if it is exported, if its address is taken, or if a function that stays calls it. Exceptions
+// are the names below. If a name is wrong, a call before analyses.wasm is loaded ends in a trap; no result can become wrong.
 
 import { execFileSync } from 'node:child_process';
 import { appendFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -12,13 +12,13 @@ import { join } from 'node:path';
 
 const [folder, identity, binaryen] = process.argv.slice(2);
 const file = (name) => join(folder, name);
-/** What both builds use: with more, the files would be written in a form that Node 20 does not know. */
+/** The WebAssembly features of both builds. With more features, Binaryen would write types that Node 20 does not know. */
 const features = ['bulk-memory', 'mutable-globals', 'nontrapping-float-to-int', 'reference-types', 'relaxed-simd', 'sign-ext', 'simd'].map(
   (name) => `--enable-${name}`,
 );
 const run = (program, ...args) => execFileSync(join(binaryen, program), [...features, ...args], { encoding: 'utf8', maxBuffer: 2 ** 26 });
 
-/** Names of the functions with an address that belong to the second file: calls of JavaScript, and what only they use. */
+/** Functions that move although their address is taken: those that JavaScript calls, and the jobs, kernels and classes below them. */
 const verbs = 'lens|log_probabilities|measure|gradients|attribution_patch|logit_attribution|trainer_create|train';
 const second = new RegExp(
   [

@@ -63,7 +63,8 @@ WeightType same_type(Stored type) {
                                  : WeightType::kF32;
 }
 
-// Bytes of the numbers that the order of the processor's bytes concerns.
+// Bytes of a number whose bytes are in the order of the file; 1 for blocks, which are read by
+// bytes.
 size_t number_bytes(Stored type) { return has_stored_blocks(type) ? 1 : form_of(type).bytes; }
 
 DType dtype_of(Stored type) {
@@ -75,7 +76,7 @@ bool same_bytes(Stored stored, WeightType type) {
   return stored != Stored::kF64 && !has_stored_blocks(stored) && same_type(stored) == type;
 }
 
-// True if a matrix of `type` has the numbers of the file, with their scales at another place.
+// True if a matrix of `type` holds the file's integers and scales, with the scales in front.
 bool same_blocks(Stored stored, WeightType type) {
   return (stored == Stored::kQ8_0 && type == WeightType::kInt8) ||
          (stored == Stored::kQ4_0 && type == WeightType::kInt4);
@@ -85,11 +86,10 @@ bool same_blocks(Stored stored, WeightType type) {
 struct Part {
   size_t tensor = 0;
   Stored stored = Stored::kF32;
-  int64_t rows = 0, columns = 0;  // as stored; a vector is one column
-  bool transposed = false;        // the target is (columns, rows)
-  bool plus_one = false;          // the target holds 1 + each element
-  bool add_one = false;           // which the file does not have
-  int64_t pairs = 0;  // rows of a head whose neighbours are those of its halves; 0: none
+  int64_t rows = 0, columns = 0;   // as stored; a vector is one column
+  bool transposed = false;         // the target is (columns, rows)
+  bool plus_one = false;           // the target holds 1 + each element
+  int64_t pairs = 0;               // head_dim if neighbouring rows are rotated together; else 0
   WeightMatrix* matrix = nullptr;  // the target, or
   Vector* vector = nullptr;
   int64_t first = 0;  // row of the matrix for row 0 of the part, or element of the vector
@@ -202,7 +202,7 @@ struct ModelLoader::State {
     // Convolutions and embeddings of images have more axes, with the elements in the same order.
     const bool fits =
         stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns : stored.shape == shape;
-    // A row of blocks is one of a matrix.
+    // Only rows of matrices can be blocks.
     const bool whole = !type || form_of(*type).numbers == 1 ||
                        (columns > 1 && columns % form_of(*type).numbers == 0 && !transposed);
     if (!type && plan().from_gguf) {
@@ -244,14 +244,13 @@ struct ModelLoader::State {
     fill(add(names, layer, suffix, size, 1, false), to, first, plus_one);
   }
 
-  void fill(Part* part, Vector& to, int64_t first = 0, bool plus_one = false) {
+  static void fill(Part* part, Vector& to, int64_t first = 0, bool plus_one = false) {
     if (part == nullptr) return;
     part->vector = &to;
     part->rows = part->elements();
     part->columns = 1;
     part->first = first;
     part->plus_one = plus_one;
-    part->add_one = plus_one && !plan().from_gguf;
     to.size = std::max(to.size, first + part->rows);
   }
 
@@ -651,7 +650,7 @@ struct ModelLoader::State {
   Status take_rows(Part& part, const std::byte* from, int64_t count) {
     const int64_t begin = part.done, end = begin + count;
     if (part.pairs > 0) {
-      // Rows 0, 1, 2, ... of a head are 0, n / 2, 1, n / 2 + 1, ...
+      // Rows 0, 1, 2, 3, ... of a head in the file are rows 0, n / 2, 1, n / 2 + 1, ... in memory.
       const int64_t n = part.pairs;
       for (int64_t row = begin; row < end; ++row, from += part.row_bytes()) {
         part.done = row - row % n + row % n / 2 + row % 2 * (n / 2);
@@ -710,11 +709,14 @@ struct ModelLoader::State {
     float* narrowed = nullptr;
     MULTIHEAD_TRY(reserve(narrowed_row, part.columns, narrowed));
     for (int64_t row = 0; row < count; ++row, from += part.row_bytes()) {
-      if (has_stored_blocks(part.stored)) read_blocks(part.stored, from, part.columns, narrowed);
-      for (int64_t c = 0; part.stored == Stored::kF64 && c < part.columns; ++c) {
-        double value = 0;
-        std::memcpy(&value, from + static_cast<size_t>(c) * sizeof(double), sizeof(double));
-        narrowed[c] = static_cast<float>(value);
+      if (has_stored_blocks(part.stored)) {
+        read_blocks(part.stored, from, part.columns, narrowed);
+      } else {
+        for (int64_t c = 0; c < part.columns; ++c) {
+          double value = 0;
+          std::memcpy(&value, from + static_cast<size_t>(c) * sizeof(double), sizeof(double));
+          narrowed[c] = static_cast<float>(value);
+        }
       }
       MULTIHEAD_TRY(write_floats(part, ConstAnyTensor(narrowed, {1, part.columns})));
     }
@@ -729,7 +731,8 @@ struct ModelLoader::State {
       MULTIHEAD_TRY(allocate(*part.vector));
       float* const to = part.vector->data + part.first + first;
       rules::read_floats(from.data, from.dtype, 0, count, to);
-      for (int64_t i = 0; part.add_one && i < count; ++i) to[i] += 1.0F;
+      const bool adds_one = part.plus_one && !plan().from_gguf;
+      for (int64_t i = 0; adds_one && i < count; ++i) to[i] += 1.0F;
       return {};
     }
     std::byte* memory = nullptr;

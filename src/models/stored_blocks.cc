@@ -30,8 +30,8 @@ float half_at(const std::byte* from, int64_t at) {
       Float16{static_cast<uint16_t>(byte_at(from, at) | (byte_at(from, at + 1) << 8U))});
 }
 
-// Number i of a block is that of the low four bits of byte i for i < 16, else of the high ones of
-// byte i - 16. Its fifth bit, if there is one, is bit i of the four bytes at `high`.
+// Returns number i of a block of 32: the low four bits of byte i for i < 16, the high four bits of
+// byte i - 16 else. Numbers of five bits have the fifth one in bit i of the four bytes at `high`.
 unsigned digits(const std::byte* low, const std::byte* high, int64_t i) {
   const unsigned pair = byte_at(low, i % 16);
   const unsigned four = i < 16 ? pair & 15U : pair >> 4U;

@@ -1,5 +1,5 @@
-// Element types of the files that weights can have, those of GGUF among them, whose numbers stand
-// in blocks with a scale: https://github.com/ggml-org/ggml, ggml-common.h and ggml-quants.c.
+// Types of the weights in safetensors and GGUF files. The quantized types of GGUF store blocks of
+// numbers with scales: https://github.com/ggml-org/ggml, ggml-common.h and ggml-quants.c.
 #pragma once
 
 #include <cstddef>

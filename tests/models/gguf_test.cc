@@ -64,7 +64,7 @@ class Gguf {
     begin(name, 8);
     put_text(settings_, value);
   }
-  // An array of texts, as that of the tokens.
+  // Adds an array of texts, such as the tokens.
   void set_texts(const std::string& name, size_t count) {
     begin(name, 9);
     put(settings_, uint32_t{8});
@@ -219,7 +219,7 @@ double setting(const Config& config, const std::string& name, double absent = 0)
              : found->second.number;
 }
 
-// Writes what the converter of llama.cpp does.
+// Writes a model as the converter of llama.cpp writes it.
 Gguf converted(const Golden& golden, const Config& config,
                const std::map<std::string, Numbers>& tensors) {
   Gguf gguf;
@@ -487,7 +487,7 @@ TEST_P(BlockTest, HasTheBitsOfGgml) {
   });
   const auto want = logits(loaded(made.config, made.tensors, {.weights = WeightType::kF32}));
   EXPECT_EQ(logits(opened(made.gguf, {.weights = WeightType::kF32})), want);
-  // As memory has them: 8 or 4 bits.
+  // By default the weights in memory are int8 or int4.
   const Model usual = opened(made.gguf);
   const WeightType type = std::string(form.name) == "Q4_0" ? WeightType::kInt4 : WeightType::kInt8;
   EXPECT_EQ(usual.info().weight_bytes,
@@ -607,6 +607,12 @@ TEST(GgufTest, NamesWhatItDoesNotRead) {
     EXPECT_EQ(status.argument(), "model.gguf: " + std::string(refused.argument)) << refused.what;
     EXPECT_NE(status.message().find(refused.words), std::string::npos) << status.message();
   }
+  // Their product is 0, but that of the last two does not fit in 64 bits.
+  Gguf large;
+  large.set("general.architecture", std::string("qwen3"));
+  large.add("x", {int64_t{1} << 48, int64_t{1} << 48, 0}, 0, {});
+  models::GgufModel read;
+  EXPECT_EQ(models::read_gguf(large.file(), read).expected(), "at most 2^48 numbers");
   Model model;
   EXPECT_NE(open_bytes(f32_model().gguf.file(1), {}, model).message().find("version 2 or 3"),
             std::string::npos);

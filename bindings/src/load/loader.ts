@@ -10,7 +10,7 @@ import type { CreateGlue, ModuleOverrides, RawModule } from '../runtime/raw.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, WasmTensor } from '../runtime/tensor.js';
 import { quoted, utf8Decoder } from '../runtime/text.js';
-import type { Backend, LoadOptions, Simd } from '../types/index.js';
+import type { Backend, LoadOptions, Simd, WasmSource } from '../types/index.js';
 import { chooseSimd } from './features.js';
 import { Progress } from './progress.js';
 import {
@@ -18,6 +18,7 @@ import {
   checkHashes,
   type CompiledWasm,
   compileWasm,
+  type FindAnalyses,
   type FindWasm,
   loadError,
   located,
@@ -65,11 +66,13 @@ export interface Contents<Api extends object> {
  * Makes the load() of one entry point. Nothing runs before its first call.
  *
  * @param findFiles returns the .wasm files that load() uses if its caller gives none
+ * @returns load(), with the source of the analyses as second argument if it is not one of these files
  */
 export function createLoader<Api extends object>(
   findFiles: () => WasmFiles | Promise<WasmFiles>,
   contents: Contents<Api>,
-): (options?: LoadOptions, analyses?: WasmFiles['analyses']) => Promise<Api> {
+): (options?: LoadOptions, findAnalyses?: FindAnalyses) => Promise<Api> {
+  const besideOthers: FindAnalyses = async (simd) => (await findFiles()).analyses?.(simd) as WasmSource;
   /** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
   let shared: { readonly loading: Promise<Api>; readonly progress: Progress } | undefined;
 
@@ -79,12 +82,12 @@ export function createLoader<Api extends object>(
       if (shared === made) shared = undefined;
     };
     const reading = { signal: undefined, integrity: undefined, progress };
-    const made = { loading: instantiate(contents, findFiles, 'auto', reading, forget), progress };
+    const made = { loading: instantiate(contents, findFiles, besideOthers, 'auto', reading, forget), progress };
     made.loading.catch(forget);
     return made;
   }
 
-  return async function load(given: LoadOptions = {}, analyses?: WasmFiles['analyses']): Promise<Api> {
+  return async function load(given: LoadOptions = {}, findAnalyses?: FindAnalyses): Promise<Api> {
     const options = readOptions(given, loadNames, 'load');
     const { wasm, simd = 'auto', integrity, signal, onProgress } = options;
     checkSignal(signal);
@@ -95,13 +98,10 @@ export function createLoader<Api extends object>(
     checkHashes(integrity);
     const own = wasm === undefined ? undefined : readFiles(wasm);
     if (signal?.aborted) throw abortedError(signal, 'load');
-    if (own !== undefined || simd !== 'auto' || integrity !== undefined || analyses !== undefined) {
-      const find = async (): Promise<WasmFiles> => {
-        const beside = own === undefined ? await findFiles() : undefined;
-        return { ...(own ?? beside), analyses: analyses ?? (async (of) => (await findFiles()).analyses?.(of)) } as WasmFiles;
-      };
+    if (own !== undefined || simd !== 'auto' || integrity !== undefined || findAnalyses !== undefined) {
+      const find = own === undefined ? findFiles : () => own;
       const progress = new Progress();
-      const loading = instantiate(contents, find, simd, { signal, integrity, progress });
+      const loading = instantiate(contents, find, findAnalyses ?? besideOthers, simd, { signal, integrity, progress });
       return progress.watch(abortable(loading, signal, 'load'), onProgress);
     }
     const { loading, progress } = (shared ??= loadShared());
@@ -112,6 +112,7 @@ export function createLoader<Api extends object>(
 async function instantiate<Api extends object>(
   { part, createGlue, createApi, readParameter }: Contents<Api>,
   findFiles: () => WasmFiles | Promise<WasmFiles>,
+  findAnalyses: FindAnalyses,
   wanted: Simd | 'auto',
   reading: Reading,
   onDeath = (): void => {},
@@ -133,8 +134,7 @@ async function instantiate<Api extends object>(
   const { raw, link } = await createRaw(createGlue, wasm, { exchange: (...args) => socket.link?.exchange(...args) ?? 0, readParameter });
   let analyses: Promise<void> | undefined;
   const loadAnalyses = (): Promise<void> => {
-    const find = files.analyses as NonNullable<WasmFiles['analyses']>;
-    analyses ??= linkAnalyses(() => find(simd), simd, link, reading.integrity);
+    analyses ??= linkAnalyses(() => findAnalyses(simd), simd, link, reading.integrity);
     analyses.catch(() => (analyses = undefined));
     return analyses;
   };

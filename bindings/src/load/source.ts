@@ -10,13 +10,14 @@ import { preferredBuild } from './features.js';
 import type { Progress } from './progress.js';
 
 export type FindWasm = () => WasmSource | Promise<WasmSource>;
+export type FindAnalyses = (simd: Simd) => WasmSource | Promise<WasmSource>;
 
 /** Source of each build's .wasm. Some entry points have only simd128. */
 export interface WasmFiles {
   readonly relaxed?: FindWasm;
   readonly simd128: FindWasm;
   /** multihead/models: the source of the analyses and trainers, which are loaded when they are first used. */
-  readonly analyses?: (simd: Simd) => WasmSource | Promise<WasmSource>;
+  readonly analyses?: FindAnalyses;
   /** True if the caller of load() gave a file per build, so that errors name `wasm.relaxed`. */
   readonly perBuild?: boolean;
   /** True if the caller of load() gave one file, which may be of either build. */
@@ -29,7 +30,7 @@ export interface WasmFiles {
 interface WasmName {
   /** The address, or a description. */
   readonly name: string;
-  /** The argument of load(): `wasm` or `wasm.relaxed`. */
+  /** The argument of load() or openModel(): `wasm`, `wasm.relaxed` or `analysesWasm`. */
   readonly argument: string;
   readonly advice: string | undefined;
 }

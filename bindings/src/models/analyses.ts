@@ -214,7 +214,7 @@ export class Analyses implements ModelAnalyses {
     return shapes.map((shape, at) => ({ shape, data: found[at] as ModelArray['data'] }));
   }
 
-  /** Inputs, copied before the first `await`. Loads what the core needs for an analysis. */
+  /** Copies the inputs before the first `await`, and loads the core's analyses. */
   async #inputs(
     given: readonly (readonly [input: unknown, argument: string])[],
     { headScales, addSpecialTokens }: AnalysisOptions,

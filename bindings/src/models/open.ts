@@ -3,7 +3,7 @@
 import { mostJsonBytes } from '../generated/folder_files.js';
 import { weightTypes } from '../generated/tables.js';
 import { createLoader, moduleOf } from '../load/loader.js';
-import { isSource, notASource, sourceKinds, type WasmFiles } from '../load/source.js';
+import { type FindAnalyses, isSource, notASource, sourceKinds, type WasmFiles } from '../load/source.js';
 import { optionError } from '../runtime/errors.js';
 import { checkCallback, checkChoice, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import type { RawModule } from '../runtime/raw.js';
@@ -61,14 +61,13 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   });
 
   type Loading = Pick<OpenModelOptions, 'wasm' | 'simd' | 'integrity' | 'signal'>;
-  type Analyses = WasmFiles['analyses'];
 
-  async function here(loading: Loading, analyses: Analyses): Promise<Place> {
+  async function here(loading: Loading, analyses: FindAnalyses | undefined): Promise<Place> {
     const { runtime } = await load(loading, analyses);
     return { openLoader: (input) => new CoreLoader(runtime, input), abandon: () => {} };
   }
 
-  async function inWorkers(workers: unknown, worker: unknown, loading: Loading, analyses: Analyses): Promise<Place> {
+  async function inWorkers(workers: unknown, worker: unknown, loading: Loading, analyses: FindAnalyses | undefined): Promise<Place> {
     const { signal } = loading;
     let compiled: { readonly module: WebAssembly.Module; readonly simd: Simd } | undefined;
     const group = await startWorkers(platform, { workers, worker, signal }, async () => {

@@ -26,7 +26,7 @@ export interface MadeTrainer {
   readonly trained: CoreModel;
 }
 
-/** Copies what is trained. Throws `E_OPTION`, `E_MEMORY`, `E_LOAD`. */
+/** Makes a trainer of a copy of the chosen layers, or of the whole model. Throws `E_OPTION`, `E_MEMORY`, `E_LOAD`. */
 export async function makeTrainer(model: CoreModel, given: ModelTrainerOptions = {}): Promise<MadeTrainer> {
   const { layers, ...options } = readOptions(given, modelTrainerNames, 'trainer');
   const chosen = layers === undefined ? undefined : Int32Array.from(checkPlaces(layers, 'layers', model.info.numLayers));

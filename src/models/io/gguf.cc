@@ -24,8 +24,8 @@ namespace multihead::models {
 namespace gguf {
 namespace {
 
-// Limits of what a file may say before its bytes are looked at.
-constexpr uint64_t kMostTensors = 1 << 20, kMostSettings = 1 << 16, kMostName = 1 << 16;
+// The largest counts in a header; a file with more is refused before its tensors are read.
+constexpr uint64_t kMostTensors = 1 << 20, kMostSettings = 1 << 16;
 constexpr uint64_t kMostAlignment = 1 << 20;
 
 Status format_error(std::string_view what, std::string_view expected, std::string_view got) {
@@ -38,7 +38,7 @@ class Reader {
  public:
   explicit Reader(std::span<const std::byte> file) : file_(file) {}
 
-  // Zero beyond the end, which `truncated` then tells.
+  // Gives 0 beyond the end of the file, and sets `truncated`.
   template <class T>
   T number() {
     uint64_t bits = 0;
@@ -128,7 +128,7 @@ std::optional<ConfigValue> read_value(Reader& reader, uint32_t type) {
   }
 }
 
-// Passes over an array, of which no setting is made: those of the tokenizer are the largest part of
+// Passes over an array: no setting is made of it. The tokenizer's arrays are the largest part of
 // the header.
 bool skip_array(Reader& reader, int depth = 0) {
   constexpr int kMostDepth = 4;
@@ -186,19 +186,19 @@ std::string type_name(uint32_t type) {
 Status read_tensors(Reader& reader, uint64_t count, std::vector<Tensor>& tensors) {
   for (uint64_t i = 0; i < count && !reader.truncated; ++i) {
     Tensor& tensor = tensors.emplace_back();
-    tensor.name = std::string(reader.text().substr(0, kMostName));
+    tensor.name = std::string(reader.text());
     const auto rank = reader.number<uint32_t>();
     if (rank > 4)
       return format_error(engine::printable(tensor.name), "at most 4 axes", std::to_string(rank));
     std::vector<int64_t> extents;
-    uint64_t elements = 1;
+    uint64_t elements = 1;  // without axes of 0
     for (uint32_t axis = 0; axis < rank; ++axis) {
       const auto extent = reader.number<uint64_t>();
       constexpr uint64_t kMost = uint64_t{1} << 48U;
-      if (extent > kMost || (extent > 0 && elements > kMost / extent)) {
+      if (extent > kMost / elements) {
         return format_error(engine::printable(tensor.name), "at most 2^48 numbers", "more");
       }
-      elements *= extent;
+      elements *= std::max<uint64_t>(1, extent);
       extents.push_back(static_cast<int64_t>(extent));
     }
     // The innermost axis comes first in the file.
@@ -210,7 +210,7 @@ Status read_tensors(Reader& reader, uint64_t count, std::vector<Tensor>& tensors
   return {};
 }
 
-// The bytes of a tensor. Those of a type that is not read are unknown, and empty.
+// Finds the bytes of a tensor; none if its type is not read, since its size is then unknown.
 Status find_bytes(const Tensor& tensor, std::span<const std::byte> data,
                   std::span<const std::byte>& bytes) {
   const std::optional<Stored> type = stored_type(type_name(tensor.type));
@@ -241,7 +241,6 @@ struct Kind {
   const char* model_type;
   bool neighbour_pairs = false;
 };
-// Gemma's norms have the 1 that the family adds.
 constexpr Kind kKinds[] = {{"llama", "llama", true},     {"qwen2", "qwen2"}, {"qwen3", "qwen3"},
                            {"smollm3", "smollm3", true}, {"olmo2", "olmo2"}, {"phi3", "phi3"},
                            {"starcoder2", "starcoder2"}, {"gemma", "gemma"}, {"gemma2", "gemma2"},
@@ -269,11 +268,11 @@ constexpr Named kNames[] = {{"token_embd", &Names::embedding},
                             {"ffn_down", &Names::down},
                             {"post_ffw_norm", &Names::mlp_out_norm}};
 
-// "blk.3.attn_q.weight" as the family has it; the name itself for a tensor without a part in it.
+// Hugging Face's name of a tensor, such as "blk.3.attn_q.weight". A tensor that the family does not
+// have keeps its name.
 std::string hugging_face_name(const Family& family, const std::string& name) {
   const size_t dot = name.rfind('.');
-  std::string_view base = name;
-  base = base.substr(0, dot);
+  std::string_view base(name.data(), std::min(dot, name.size()));
   std::string layer;
   if (base.starts_with("blk.")) {
     const size_t end = base.find('.', 4);
@@ -292,11 +291,11 @@ std::string hugging_face_name(const Family& family, const std::string& name) {
   const size_t number = result.find('#');
   if ((number == std::string::npos) != layer.empty()) return name;
   if (number != std::string::npos) result.replace(number, 1, layer);
-  const bool of_head = found->name == &Names::output;
-  return (of_head ? "" : std::string(family.prefixes.front())) + result + name.substr(dot);
+  return (found->name == &Names::output ? "" : std::string(family.prefixes.front())) + result +
+         name.substr(dot);
 }
 
-// The settings of a model from those of a GGUF file.
+// Makes config.json's settings of a GGUF file's settings.
 class Translator {
  public:
   Translator(const Config& settings, std::string architecture, const Family& family, Config& config)
@@ -314,7 +313,7 @@ class Translator {
     const Fields& fields = family_.fields;
     config_["model_type"] = text_value(family_.model_type);
     config_["tie_word_embeddings"] = flag_value(!has("output.weight"));
-    const std::pair<const char*, const char*> kCopied[] = {
+    const std::pair<const char*, const char*> copied[] = {
         {"context_length", fields.positions},
         {"embedding_length", fields.width},
         {"block_count", fields.layers},
@@ -328,7 +327,7 @@ class Translator {
         {"attn_logit_softcapping", fields.attention_cap},
         {"final_logit_softcapping", fields.logit_cap},
         {"rope.freq_base", fields.theta}};
-    for (const auto& [from, to] : kCopied) copy(from, to);
+    for (const auto& [from, to] : copied) copy(from, to);
     for (const Tensor& tensor : tensors) {
       if (tensor.name == "token_embd.weight" && tensor.shape.rank() == 2)
         config_["vocab_size"] = number_value(static_cast<double>(tensor.shape[0]));

@@ -1,5 +1,4 @@
-// GGUF, the file of llama.cpp: the settings and the tensors of a model in one file.
-// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+// GGUF, llama.cpp's file of a model: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #pragma once
 
 #include <cstddef>
@@ -10,10 +9,10 @@
 
 namespace multihead::models {
 
-// What a folder's config.json and header of safetensors would say: the names of the Hugging Face
-// model. Two settings are of GGUF alone: "gguf" (the 1 that Gemma adds to the weights of its norms
-// is in the file already) and "gguf/neighbour_pairs" (rows of q and k stand in the order in which
-// neighbours are rotated).
+// A model with the names that its Hugging Face folder has in config.json and in the safetensors
+// header. Two settings tell how GGUF stores weights differently. "gguf": norms hold 1 + weight
+// where the family adds 1, as Gemma does. "gguf/neighbour_pairs": in q and k, two rows that are
+// rotated together are neighbours.
 struct GgufModel {
   Config config;
   std::vector<StoredTensor> tensors;

@@ -84,7 +84,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
     return call(runtime, (operands) => body(operands, runtime, handle));
   }
 
-  /** Loads what the analyses of this model, and its trainers, need. Throws `E_LOAD`. */
+  /** Loads the core's analyses and trainers, unless they are loaded. Throws `E_LOAD`. */
   async loadAnalyses(): Promise<void> {
     await this.runtime.loadAnalyses?.();
     this.assertLive();
