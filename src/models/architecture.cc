@@ -12,6 +12,7 @@
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
+#include "models/token_rules.h"
 
 namespace multihead::models {
 namespace {
@@ -38,7 +39,7 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
   if (!gemma || config.has(field)) name = config.text(field, name);
   const Names& names = family.names;
   a.gated = names.gate != nullptr || names.gate_up != nullptr;
-  if (std::string_view(family.model_type) == "t5") {
+  if (std::string_view(field) == "feed_forward_proj") {
     // "relu", or "gated-gelu", whose GELU is the tanh form.
     a.gated = name.starts_with("gated-");
     if (a.gated) name = name.substr(6);
@@ -162,7 +163,10 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   a.attention_cap =
       static_cast<float>(config.number(fields.attention_cap, defaults.attention_cap, cap));
   a.logit_cap = static_cast<float>(config.number(fields.logit_cap, defaults.logit_cap, cap));
-  if (family.scales_embedding) {
+  if (a.scales_logits) {
+    a.logit_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.width)));
+  }
+  if (family.scales_embedding || config.flag(fields.scale_embedding, false)) {
     a.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(a.width)));
   }
 }
@@ -197,6 +201,9 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
   if (names.position != nullptr && family.fields.positions != nullptr) {
     a.positions =
         config.integer(family.fields.positions, family.defaults.positions, {.most = kMostRows});
+    // A configuration may name the largest number of rows.
+    a.first_position = family.position_offset;
+    a.positions = std::min(kMostRows, a.positions + a.first_position);
   }
   read_padding(config, family, a);
   if (names.token_type != nullptr) a.token_types = config.integer("type_vocab_size", 2, {});
@@ -204,11 +211,12 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
     const char* const field = "relative_attention_num_buckets";
     a.buckets = config.integer(field, 32, {.least = 4});
     if (a.buckets % 2 != 0) config.fail(field, "an even number", std::to_string(a.buckets));
-    // A quarter of the buckets has one distance each; longer distances share the next quarter.
-    // MPNet's code has 128.
+    // A quarter of the buckets has one distance each, a half if all keys are before the query;
+    // longer distances share as many. MPNet's code has 128.
     const bool fixed = family.positions_after_padding;
-    a.bucket_distance = config.integer(fixed ? nullptr : "relative_attention_max_distance", 128,
-                                       {.least = a.buckets / 4 + 1, .most = kMostRows});
+    a.bucket_distance =
+        config.integer(fixed ? nullptr : "relative_attention_max_distance", 128,
+                       {.least = a.buckets / (a.causal ? 2 : 4) + 1, .most = kMostRows});
   }
   if (names.patch != nullptr) {
     constexpr int64_t kMostPixels = 1 << 14, kMostPatch = 1 << 9, kMostChannels = 1 << 6;
@@ -258,20 +266,21 @@ Status read_end_ids(const Config& config, const std::string& setting, std::vecto
   return {};
 }
 
-}  // namespace
-
-Status read_architecture(const Config& given, Architecture& architecture) {
-  ConfigReader top(given, "");
-  const Family* const family =
-      top.has("model_type") ? find_family(top.text("model_type", "")) : nullptr;
+Status family_of(const Config& config, const Family*& family) {
+  ConfigReader top(config, "");
+  family = top.has("model_type") ? find_family(top.text("model_type", "")) : nullptr;
   MULTIHEAD_TRY(top.status());
-  if (family == nullptr) {
-    std::string known;
-    for (const Family& each : families())
-      known += (known.empty() ? "" : ", ") + std::string(each.model_type);
-    return setting_error("model_type", "one of " + known + ", gemma3",
-                         described(top.find("model_type")));
-  }
+  if (family != nullptr) return {};
+  std::string known;
+  for (const Family& each : families())
+    known += (known.empty() ? "" : ", ") + std::string(each.model_type);
+  return setting_error("model_type", "one of " + known + ", gemma3",
+                       described(top.find("model_type")));
+}
+
+Status read_stack(const Config& given, const Family& of, Architecture& architecture) {
+  ConfigReader top(given, "");
+  const Family* const family = &of;
   check_quantization(top);
   ConfigReader config(given, family->config_prefix);
   const Fields& fields = family->fields;
@@ -290,9 +299,13 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   };
   a.width = extent(fields.width);
   a.heads = extent(fields.heads, defaults.heads);
-  const int64_t layers = extent(fields.layers, 0, kMostLayers);
+  // T5's decoder has as many layers as the encoder unless it says otherwise.
+  const bool as_encoder = family->encoder != nullptr && !config.has(fields.layers);
+  const int64_t layers =
+      extent(as_encoder ? family->encoder->fields.layers : fields.layers, 0, kMostLayers);
   if (names.embedding != nullptr) {
-    a.vocabulary = extent("vocab_size", defaults.vocabulary, kMostRows);
+    const char* const field = config.has(fields.vocabulary) ? fields.vocabulary : "vocab_size";
+    a.vocabulary = extent(field, defaults.vocabulary, kMostRows);
   }
   const Integers or_derived{.null_is_zero = true};
   a.mlp = config.integer(fields.mlp, 0, or_derived);
@@ -331,6 +344,12 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   if (names.output != nullptr) {
     ConfigReader& of_tied = top.has("tie_word_embeddings") ? top : config;
     a.tied = of_tied.flag("tie_word_embeddings", defaults.tied);
+    // The files of an encoder–decoder model tell whether the output has a matrix of its own. T5's
+    // configuration tells by this flag whether it scales.
+    if (family->encoder != nullptr) {
+      a.scales_logits = family->scales_tied_logits && config.flag("scale_decoder_outputs", a.tied);
+      a.tied = true;
+    }
   }
   const bool qkv_default = family->qkv_bias, output_default = family->output_bias;
   a.qkv_bias = config.flag(fields.attention_bias, qkv_default);
@@ -363,9 +382,25 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     }
     MULTIHEAD_TRY(read_end_ids(given, "generation_config.json/eos_token_id", a.end_ids));
   }
+  if (family->encoder != nullptr) {
+    MULTIHEAD_TRY(read_token_rules(given, a.vocabulary, a.decoder_start, a.rules));
+  }
   MULTIHEAD_TRY(top.status());
   architecture = std::move(a);
   return {};
+}
+
+}  // namespace
+
+Status read_architecture(const Config& config, Architecture& architecture, Architecture& encoder) {
+  const Family* family = nullptr;
+  MULTIHEAD_TRY(family_of(config, family));
+  // An encoder that was saved by itself is a model with one stack.
+  const auto found = config.find("architectures.0");
+  const bool alone = found != config.end() && found->second.text.ends_with("EncoderModel");
+  if (family->encoder != nullptr && alone) family = family->encoder;
+  if (family->encoder != nullptr) MULTIHEAD_TRY(read_stack(config, *family->encoder, encoder));
+  return read_stack(config, *family, architecture);
 }
 
 }  // namespace multihead::models

@@ -38,16 +38,21 @@ struct Architecture {
   float eps = 0.0F;
   float embedding_scale = 1.0F;
   float attention_cap = 0.0F, logit_cap = 0.0F;
+  float logit_scale = 1.0F;
   Activation activation = Activation::kGelu;
   bool gated = false;
   bool from_gguf = false, neighbour_pairs = false;  // see models/io/gguf.h
   bool parallel = false;
   bool tied = true;
+  bool scales_logits = false;  // see Family::scales_tied_logits
   bool qkv_bias = false, output_bias = false, mlp_bias = false, output_head_bias = false;
   std::string architecture;  // class that the file was written for, or empty
   std::vector<LayerPlan> layers;
   std::vector<RopeFrequencies> ropes;
   std::vector<int32_t> end_ids;
+  // Of decoders with an encoder.
+  int32_t decoder_start = -1;
+  TokenRules rules;
 
   int64_t q_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
@@ -59,7 +64,8 @@ struct Architecture {
   }
 };
 
-// Errors: kOption, naming the setting.
-Status read_architecture(const Config& config, Architecture& architecture);
+// Reads the numbers of a model, and of the encoder of an encoder–decoder model, which has no family
+// else. Errors: kOption, naming the setting.
+Status read_architecture(const Config& config, Architecture& architecture, Architecture& encoder);
 
 }  // namespace multihead::models

@@ -19,6 +19,7 @@ struct Fields {
   const char* kv_heads = nullptr;
   const char* head_dim = nullptr;
   const char* mlp = "intermediate_size";
+  const char* vocabulary = "vocab_size";  // where it is not there, vocab_size
   const char* positions = "max_position_embeddings";
   const char* eps = "layer_norm_eps";
   const char* activation = "hidden_act";
@@ -28,11 +29,12 @@ struct Fields {
   const char* partial_rotary = "partial_rotary_factor";
   const char* attention_bias = nullptr;  // a flag: biases of q, k, v and of the output projection
   const char* mlp_bias = nullptr;
-  const char* norm_bias = nullptr;       // a flag, false by default: LayerNorms have biases
-  const char* transform_bias = nullptr;  // likewise: Names::transform has one
-  const char* scale = nullptr;           // the scale of scores is 1 / sqrt of this field
-  const char* scales = nullptr;          // a flag: false is a scale of 1
-  const char* scale_by_layer = nullptr;  // a flag: the scale of layer i is divided by i + 1
+  const char* norm_bias = nullptr;        // a flag, false by default: LayerNorms have biases
+  const char* transform_bias = nullptr;   // likewise: Names::transform has one
+  const char* scale = nullptr;            // the scale of scores is 1 / sqrt of this field
+  const char* scales = nullptr;           // a flag: false is a scale of 1
+  const char* scale_embedding = nullptr;  // a flag, false by default: as Family::scales_embedding
+  const char* scale_by_layer = nullptr;   // a flag: the scale of layer i is divided by i + 1
   const char* attention_cap = nullptr;
   const char* logit_cap = nullptr;
 };
@@ -74,6 +76,10 @@ struct Names {
   const char* qkv = nullptr;  // all three as one matrix
   const char* o = nullptr;
   const char *q_norm = nullptr, *k_norm = nullptr;
+  // Cross-attention, between attention and MLP.
+  const char* cross_norm = nullptr;      // as attention_norm
+  const char* cross_sum_norm = nullptr;  // as attention_sum_norm
+  const char *cross_q = nullptr, *cross_k = nullptr, *cross_v = nullptr, *cross_o = nullptr;
   const char* mlp_norm = nullptr;  // as attention_norm
   const char* mlp_out_norm = nullptr;
   const char* mlp_sum_norm = nullptr;
@@ -87,7 +93,8 @@ struct Names {
   const char* output = nullptr;  // logits of tokens; the embedding where they are tied
   // A vector of its own. Where the output matrix is not tied, its `.bias` is used instead.
   const char* output_bias = nullptr;
-  const char* transform = nullptr;  // masked language models: dense, activation, norm
+  const char* logits_bias = nullptr;  // (1, vocabulary), added to logits, if the files have it
+  const char* transform = nullptr;    // masked language models: dense, activation, norm
   const char* transform_norm = nullptr;
   const char* classifier_dense = nullptr;
   const char* classifier = nullptr;
@@ -103,6 +110,13 @@ enum class Windows : uint8_t {
   kBetweenFull,  // all but layers 0, n, 2 n, ... with n = global_attn_every_n_layers
   kUpper,        // from max_window_layers on, if use_sliding_window is true
   kWithoutRope,  // those without RoPE, if use_sliding_window is true
+};
+
+// Tables of positions that the files need not have: sines, then cosines, of position / 10000^x.
+enum class Sinusoids : uint8_t {
+  kNone,
+  kOfWidth,  // x = 2 i / width for each i below width / 2, as in arXiv:1706.03762
+  kToOne,    // x = i / (width / 2 - 1), as in fairseq; the row of padding is 0
 };
 
 // The input of a classifier.
@@ -122,7 +136,8 @@ struct Setting {
 
 struct Family {
   const char* model_type;
-  const char* config_prefix = "";                   // of all fields, as in "text_config."
+  const Family* encoder = nullptr;  // of a decoder with cross-attention: the other stack
+  const char* config_prefix = "";   // of all fields, as in "text_config."
   std::span<const std::string_view> prefixes = {};  // of the names of parameters
   Fields fields = {};
   Defaults defaults = {};
@@ -145,6 +160,9 @@ struct Family {
   const char* parallel_field = nullptr;  // a flag: attention and MLP have the same input
   bool scales_embedding = false;         // by sqrt(width)
   bool unit_scale = false;               // the scale of scores is 1
+  int64_t position_offset = 0;           // row of the first token, besides which there are as many
+  Sinusoids sinusoids = Sinusoids::kNone;
+  bool scales_tied_logits = false;       // by 1 / sqrt(width), if the configuration says "tied"
   bool positions_after_padding = false;  // positions count real tokens, from the id of padding + 1
   bool states_before_norm = false;       // the last of hidden_states is before the final norm
   Classifier classifier = Classifier::kLastToken;

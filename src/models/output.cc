@@ -107,6 +107,10 @@ Status compute_logits(const Model::Internals& model, const ConstTensor& state, c
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
   MULTIHEAD_TRY(linear(state, output_matrix(p), p.output.bias.view(), logits, context));
+  if (a.logit_scale != 1.0F) {
+    // T5, whose logits have no bias.
+    for (int64_t i = 0; i < logits.shape.elements(); ++i) logits.data[i] *= a.logit_scale;
+  }
   if (a.logit_cap == 0.0F) return {};
   engine::over_rows(logits.shape.elements(), 16, context, [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {

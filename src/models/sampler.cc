@@ -10,6 +10,7 @@
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
+#include "models/token_rules.h"
 #include "multihead/models.h"
 
 namespace multihead::models {
@@ -56,6 +57,8 @@ Status Sampler::choose(const Tensor& logits, std::span<const int32_t> before, in
     }
     float* const values = logits.data;
     if (values == nullptr) return {StatusCode::kShape, "logits", "(vocab_size)", "a null pointer"};
+    MULTIHEAD_TRY(check_rules(rules_, count));
+    apply_rules(rules_, before, begin_, end_, {values, static_cast<size_t>(count)});
     // Compared as x < infinity, which is false for a NaN.
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     const float* const wrong =
