@@ -59,19 +59,20 @@ std::vector<models::StoredTensor> tensors_of(ListReader list) {
   return tensors;
 }
 
-// Computes several heads in one pass, out (count, N, N). A layer or head of -1 stands for all.
+// Computes several heads in one pass, out (count, N, N) or (count, N, S). A layer or head of -1
+// stands for all.
 Status all_attentions(const Model& model, const ModelInputs& inputs,
                       const ModelAttentionsCall& call) {
   const models::ModelInfo& info = model.info();
   const int64_t end_layer = call.layer < 0 ? info.num_layers : call.layer + 1;
   const int64_t end_head = call.head < 0 ? info.num_heads : call.head + 1;
-  const int64_t tokens = call.out.shape[1];
+  const int64_t tokens = call.out.shape[1], keys = call.out.shape[2];
   std::vector<models::HeadMap> maps;
   float* map = call.out.data;
   for (int64_t layer = std::max<int64_t>(0, call.layer); layer < end_layer; ++layer) {
     for (int64_t head = std::max<int64_t>(0, call.head); head < end_head; ++head) {
-      maps.push_back({layer, head, Tensor(map, {1, tokens, tokens})});
-      map += tokens * tokens;
+      maps.push_back({layer, head, Tensor(map, {1, tokens, keys}), call.cross});
+      map += tokens * keys;
     }
   }
   return model.forward(inputs, {.maps = maps}, context());
@@ -118,16 +119,30 @@ void model_release(int32_t handle) { release_object<Model>(handle); }
 
 void model_info(int32_t handle) { write(at<Model>(handle).info()); }
 
+void model_rules(int32_t handle) {
+  static ModelRules rules;
+  rules.numbers = numbers_of(at<Model>(handle).info().rules);
+  write(rules);
+}
+
+int32_t model_encoder(int32_t handle) {
+  return make<Model>(Arguments{}, [&](Model& model) -> Status {
+    model = at<Model>(handle).encoder();
+    return {};
+  });
+}
+
 int32_t model_forward(int32_t handle) {
   const ModelForwardCall call;
   return run(call.from, [&] {
-    const Edited input(call.inputs, call.edits);
+    const Edited input(call.inputs, call.edits, call.source_edits);
     const std::vector<models::Capture> captures = captures_of(call.captures);
     return at<Model>(handle).forward(input.inputs,
                                      {.hidden_states = call.hidden_states,
                                       .last_hidden_state = call.last_hidden_state,
                                       .logits = call.logits,
                                       .pooler_output = call.pooler_output,
+                                      .source_state = call.source_state,
                                       .captures = captures},
                                      context());
   });
@@ -137,9 +152,8 @@ int32_t model_attentions(int32_t handle) {
   const ModelAttentionsCall call;
   return run(call.from, [&] {
     const Model& model = at<Model>(handle);
-    const Edited input(call.inputs, call.edits);
-    if (call.layer < 0 || call.head < 0) return all_attentions(model, input.inputs, call);
-    return model.attentions(input.inputs, call.layer, call.head, call.out, context());
+    const Edited input(call.inputs, call.edits, call.source_edits);
+    return all_attentions(model, input.inputs, call);
   });
 }
 
@@ -169,6 +183,13 @@ void session_release(int32_t handle) { release_object<Session>(handle); }
 
 double session_bytes(int32_t handle) { return static_cast<double>(at<Session>(handle).bytes()); }
 
+int32_t session_encode(int32_t handle) {
+  const SessionEncodeCall call;
+  return run(call.from, [&] {
+    return at<Session>(handle).encode(call.source, edits_of(call.edits), context());
+  });
+}
+
 int32_t session_append(int32_t handle) {
   const SessionAppendCall call;
   return run(call.from,
@@ -178,7 +199,7 @@ int32_t session_append(int32_t handle) {
 int32_t sampler_create() {
   const SamplerCall call;
   return make<models::Sampler>(call.from, [&](models::Sampler& sampler) -> Status {
-    sampler = models::Sampler(call.sampling);
+    sampler = models::Sampler(call.sampling, rules_of(call.rules), call.begin, call.end);
     return {};
   });
 }

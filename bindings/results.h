@@ -59,6 +59,11 @@ struct TrainedModel {
   int64_t parameters = 0;
 };
 
+// TokenRules as one list: see rules_of().
+struct ModelRules {
+  std::vector<int32_t> numbers;
+};
+
 struct ChosenToken {
   int64_t token = 0;
 };

@@ -272,6 +272,11 @@ std::string run_generate(const Case& c, const models::Model& model, Context& con
     const json& given = c["options"];
     options.max_new_tokens = given.value("max_new_tokens", options.max_new_tokens);
     if (given.contains("suppress_tokens")) options.rules = rules_of(given);
+    options.num_beams = given.value("num_beams", options.num_beams);
+    options.length_penalty = given.value("length_penalty", options.length_penalty);
+    const json stopping = given.value("early_stopping", json(false));
+    if (stopping == true) options.early_stopping = models::EarlyStopping::kFirstFull;
+    if (stopping == "never") options.early_stopping = models::EarlyStopping::kNever;
   } else {
     options.stop_ids.emplace();
   }

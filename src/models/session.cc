@@ -59,10 +59,13 @@ struct Session::State {
   int64_t length = 0;
   std::vector<KVCache> caches;
   // Of an encoder–decoder model: the encoder's output, and the keys and values of each layer's
-  // cross-attention, which the first pass computes.
-  engine::Buffer source_memory;
-  PassSource source;
-  std::vector<KVCache> source_caches;
+  // cross-attention, which the first pass computes. Sessions may share them.
+  struct Encoded {
+    engine::Buffer memory;
+    std::vector<KVCache> caches;
+    PassSource source;
+  };
+  std::shared_ptr<Encoded> encoded;
   DType cache_type = DType::kF32;
   int64_t rotated_for = 0;  // length of the sequence whose frequencies rotated the keys
 
@@ -137,7 +140,7 @@ struct Session::State {
                        .edits = edits},
             .tokens = tokens,
             .caches = caches,
-            .source = source,
+            .source = encoded == nullptr ? PassSource() : encoded->source,
             .in_session = true,
             .end_layer = model->info.num_layers,
             .only_token = tokens - 1};
@@ -159,16 +162,16 @@ struct Session::State {
                 Context& context) {
     length = 0;
     keep_cached(0);
-    source = {};
-    source_caches.clear();
+    encoded = nullptr;
+    auto made = std::make_shared<Encoded>();
     Pass pass{.inputs = {.source = ids_of_source, .source_edits = of_source}};
     MULTIHEAD_TRY(check_source(*model, pass));
     if (model->encoder == nullptr) {
       return {StatusCode::kOption, "model", "one with an encoder", model->info.model_type};
     }
-    MULTIHEAD_TRY(run_encoder(*model, pass, source_memory, context));
-    std::vector<KVCache> made(caches.size());
-    for (KVCache& cache : made) {
+    MULTIHEAD_TRY(run_encoder(*model, pass, made->memory, context));
+    made->caches.resize(caches.size());
+    for (KVCache& cache : made->caches) {
       MULTIHEAD_TRY(KVCache::Internals::create({.num_kv_heads = model->info.num_kv_heads,
                                                 .head_dim = model->info.head_dim,
                                                 .value_dim = model->info.head_dim,
@@ -176,16 +179,16 @@ struct Session::State {
                                                 .type = cache_type},
                                                engine::team_of(context), cache));
     }
-    source_caches = std::move(made);
-    source = pass.source;
-    source.caches = source_caches;
+    made->source = pass.source;
+    made->source.caches = made->caches;
+    encoded = std::move(made);
     return {};
   }
 
   Status append(std::span<const int32_t> next, const Tensor& logits, Context& context) {
     Pass pass{.inputs = {.ids = next}, .caches = caches};
     MULTIHEAD_TRY(check_inputs(*model, pass));
-    if (model->encoder != nullptr && !source.state.given()) {
+    if (model->encoder != nullptr && encoded == nullptr) {
       return {StatusCode::kOption, "session", "a source: encode() comes first", "none"};
     }
     if (pass.tokens > capacity - length) {
@@ -273,6 +276,10 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
   });
 }
 
+void Session::Internals::share_source(const Session& from, Session& to) {
+  to.state_->encoded = from.state_->encoded;
+}
+
 Status Session::encode(std::span<const int32_t> source, std::span<const Edit> edits,
                        Context& context) {
   return engine::memory_guard([&]() -> Status {
@@ -305,7 +312,9 @@ int64_t Session::bytes() const {
   int64_t sum = 0;
   if (state_ != nullptr) {
     for (const KVCache& cache : state_->caches) sum += cache.bytes();
-    for (const KVCache& cache : state_->source_caches) sum += cache.bytes();
+    if (state_->encoded != nullptr) {
+      for (const KVCache& cache : state_->encoded->caches) sum += cache.bytes();
+    }
   }
   return sum;
 }

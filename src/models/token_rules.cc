@@ -107,6 +107,19 @@ Status check_rules(const TokenRules& rules, int64_t vocabulary) {
   return {};
 }
 
+void penalize(std::span<const int32_t> before, float penalty, std::vector<bool>& seen,
+              std::span<float> logits) {
+  if (penalty == 1.0F) return;
+  // Each token once, however often it occurred.
+  seen.assign(logits.size(), false);
+  for (const int32_t id : before) {
+    const auto at = static_cast<size_t>(id);
+    if (id < 0 || at >= logits.size() || seen[at]) continue;
+    seen[at] = true;
+    logits[at] = logits[at] > 0 ? logits[at] / penalty : logits[at] * penalty;
+  }
+}
+
 void apply_rules(const TokenRules& rules, std::span<const int32_t> before, int64_t begin,
                  int64_t end, std::span<float> logits) {
   const auto length = static_cast<int64_t>(before.size());

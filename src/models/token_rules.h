@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "multihead/models.h"
 #include "multihead/status.h"
@@ -16,6 +17,11 @@ Status read_token_rules(const Config& config, int64_t vocabulary, int32_t& decod
 
 // kOption, naming the rule, unless all its tokens are below `vocabulary`.
 Status check_rules(const TokenRules& rules, int64_t vocabulary);
+
+// Makes the logits of tokens that occurred before less likely: SamplingOptions::repetition_penalty.
+// `seen` is memory for the next call.
+void penalize(std::span<const int32_t> before, float penalty, std::vector<bool>& seen,
+              std::span<float> logits);
 
 // Makes the logits of tokens that are not allowed after `before` -inf. The generation began after
 // `begin` tokens and has at most `end`; 0: no end.

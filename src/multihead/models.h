@@ -382,6 +382,15 @@ class Sampler {
   std::vector<bool> seen_;
 };
 
+/// When a search with beams ends, after as many sequences have ended as there are beams.
+enum class EarlyStopping : uint8_t {
+  kEstimate,   ///< when no running beam would be better if it ended now
+  kFirstFull,  ///< at once
+  /// when no running beam can become better: with a length_penalty above 0, if it ended with
+  /// max_new_tokens
+  kNever,
+};
+
 /// Options of generate().
 struct GenerateOptions {
   int64_t max_new_tokens = 128;                       ///< most tokens
@@ -392,6 +401,13 @@ struct GenerateOptions {
   std::vector<float> head_scales = {};
   std::vector<Edit> edits = {};          ///< as SessionOptions::edits
   std::optional<TokenRules> rules = {};  ///< default: ModelInfo::rules
+  /// Sequences that are searched side by side for the likeliest one; at most 64. With more than
+  /// one, sampling.temperature must be 0, and the tokens are given out when the search has ended.
+  int64_t num_beams = 1;
+  /// The log-probability of a sequence that has ended is divided by (its new
+  /// tokens)^length_penalty.
+  float length_penalty = 1.0F;
+  EarlyStopping early_stopping = EarlyStopping::kEstimate;  ///< when the search with beams ends
   // The rest is for encoder–decoder models.
   std::vector<Edit> source_edits = {};  ///< as ModelInputs::source_edits
   /// Tokens that the decoder begins with; none: ModelInfo::decoder_start.
@@ -406,6 +422,31 @@ struct GenerateOptions {
 [[nodiscard]] Status generate(const Model& model, std::span<const int32_t> prompt,
                               const GenerateOptions& options,
                               const std::function<bool(int32_t token)>& on_token, Context& context);
+
+/// A search for the likeliest sequence, step by step; generate() runs it to its end. Definition:
+/// transformers, generation/utils.py, _beam_search.
+class BeamSearch {
+ public:
+  BeamSearch();  ///< a search that refuses every call
+  ~BeamSearch();
+  BeamSearch(BeamSearch&&) noexcept;             ///< Movable, not copyable.
+  BeamSearch& operator=(BeamSearch&&) noexcept;  ///< Movable, not copyable.
+
+  /// Begins a search, and runs the encoder if there is one. The values of options.edits must live
+  /// as long as the search. Errors: as generate(), and kOption for num_beams, length_penalty and
+  /// temperature.
+  [[nodiscard]] static Status create(const Model& model, std::span<const int32_t> prompt,
+                                     const GenerateOptions& options, BeamSearch& search,
+                                     Context& context);
+  /// One more token for each beam. `done`: the search has ended. Errors: as generate().
+  [[nodiscard]] Status step(bool& done, Context& context);
+  /// The new tokens of the best sequence so far, until the next step.
+  std::span<const int32_t> ids() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// Opens a model. `folder` is a GGUF file of llama, qwen2, qwen3, smollm3, olmo2, phi3, starcoder2,
 /// gemma, gemma2 or gemma3 (llama.cpp's names), with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0,

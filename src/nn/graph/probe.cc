@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
 #include "multihead/weights.h"
 #include "nn/call_memory.h"

@@ -4,10 +4,10 @@ import * as wire from '../../generated/wire.js';
 import { bytesPerElement, type Block } from '../../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import type { TopToken, ModelInfo } from '../../types/models.js';
-import type { Count, Int32, Operand } from '../../types/wire.js';
+import type { Count, Int32, Int64, Operand } from '../../types/wire.js';
 import { abandoned } from './abandoned.js';
 import type { Generation, GenerationSettings, GenerationStep } from './engine.js';
-import { editSpan } from './lists.js';
+import { editSpan, numberSpan } from './lists.js';
 
 /** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */
 function topTokensOf(logits: Float32Array, count: number): TopToken[] {
@@ -59,7 +59,8 @@ export class SessionMemory {
         return made;
       });
       this.sampler = call(runtime, (operands) => {
-        wire.sampler(args, settings.sampling);
+        const rules = numberSpan(operands, runtime, settings.rules, 'rules');
+        wire.sampler(args, settings.sampling, rules, settings.prompt.length as Int64, settings.end as Int64);
         return operands.make(() => raw.samplerCreate());
       });
     } catch (error) {
@@ -69,6 +70,20 @@ export class SessionMemory {
     }
     this.session = session;
     live.add(this);
+    try {
+      if (settings.source !== undefined) this.#encode(settings.source, settings.sourceEdits);
+    } catch (error) {
+      this.dispose();
+      throw error;
+    }
+  }
+
+  #encode(source: Int32Array, edits: GenerationSettings['sourceEdits']): void {
+    const { raw, args } = this.#runtime;
+    call(this.#runtime, (operands) => {
+      wire.sessionEncode(args, operands.span(source, 'i32', 'prompt'), editSpan(this.#runtime, operands, edits));
+      operands.run(() => raw.sessionEncode(this.session));
+    });
   }
 
   /** Appends tokens, and computes the logits of the next one. */

@@ -46,6 +46,7 @@ export function inputsOf(
     tokenTypes: batch.tokenTypes === undefined ? noSpan : ints(operands, batch.tokenTypes, 'tokenTypes'),
     pixels: batch.pixels === undefined ? noSpan : operands.span(batch.pixels, 'f32', 'pixels'),
     headScales: operands.optionalSpan(headScales, 'f32', 'headScales', numLayers * numHeads),
+    source: batch.source === undefined ? noSpan : ints(operands, batch.source, 'input'),
   };
 }
 
