@@ -121,7 +121,9 @@ void model_info(int32_t handle) { write(at<Model>(handle).info()); }
 
 void model_rules(int32_t handle) {
   static ModelRules rules;
-  rules.numbers = numbers_of(at<Model>(handle).info().rules);
+  const models::ModelInfo& info = at<Model>(handle).info();
+  rules.numbers = numbers_of(info.rules);
+  rules.numbers.insert(rules.numbers.begin(), info.decoder_start);
   write(rules);
 }
 
@@ -205,6 +207,38 @@ int32_t sampler_create() {
 }
 
 void sampler_release(int32_t handle) { release_object<models::Sampler>(handle); }
+
+int32_t beam_search_create(int32_t model) {
+  const BeamSearchCall call;
+  return make<models::BeamSearch>(call.from, [&](models::BeamSearch& search) {
+    models::GenerateOptions options{
+        .max_new_tokens = call.max_new_tokens,
+        .cache_type = call.cache_type,
+        .head_scales = {call.head_scales.begin(), call.head_scales.end()},
+        .edits = edits_of(call.edits),
+        .rules = rules_of(call.rules),
+        .num_beams = call.num_beams,
+        .length_penalty = call.length_penalty,
+        .early_stopping = call.early_stopping,
+        .source_edits = edits_of(call.source_edits)};
+    options.sampling.repetition_penalty = call.repetition_penalty;
+    options.stop_ids.emplace(call.stops.begin(), call.stops.end());
+    options.decoder_prompt.assign(call.decoder_prompt.begin(), call.decoder_prompt.end());
+    return models::BeamSearch::create(at<Model>(model), call.prompt, options, search, context());
+  });
+}
+
+void beam_search_release(int32_t handle) { release_object<models::BeamSearch>(handle); }
+
+int32_t beam_search_step(int32_t handle) {
+  static SearchProgress progress;
+  models::BeamSearch& search = at<models::BeamSearch>(handle);
+  const int32_t status = run(Arguments{}, [&] { return search.step(progress.done, context()); });
+  if (status != 0) return status;
+  progress.ids.assign(search.ids().begin(), search.ids().end());
+  write(progress);
+  return status;
+}
 
 int32_t sampler_choose(int32_t handle, int32_t session) {
   const ChooseCall call;

@@ -64,6 +64,11 @@ struct ModelRules {
   std::vector<int32_t> numbers;
 };
 
+struct SearchProgress {
+  bool done = false;
+  std::vector<int32_t> ids;
+};
+
 struct ChosenToken {
   int64_t token = 0;
 };

@@ -1,6 +1,6 @@
 // Model.generate(): options, texts and stops. An engine computes the tokens.
 
-import { dtypes } from '../generated/tables.js';
+import { dtypes, earlyStoppings } from '../generated/tables.js';
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { optionError } from '../runtime/errors.js';
 import { checkChoice, checkCount, checkFlag, checkNumber, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
@@ -10,6 +10,7 @@ import type { Count, Uint32, Whole64 } from '../types/wire.js';
 import { checkChat, isChat } from './chat.js';
 import type { ModelEngine } from './core/engine.js';
 import { numbersOf } from './core/rules.js';
+import { mostBusy, nextTask } from './turns.js';
 import { decoderInputOf } from './decoder_input.js';
 import { checkIds, checkScales, checkTokens, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
@@ -20,16 +21,17 @@ const generateNames = {
   ...{ maxNewTokens: plain, temperature: plain, topK: plain, topP: plain, repetitionPenalty: plain },
   ...{ seed: plain, stop: plain, cacheType: plain, topTokens: plain, headScales: plain, edits: plain, addSpecialTokens: plain, signal: plain },
   ...{ forcedBos: plain, forcedEos: plain, suppress: plain, beginSuppress: plain, badWords: plain, decoderInput: plain, encoderEdits: plain },
+  ...{ numBeams: plain, lengthPenalty: plain, earlyStopping: plain },
 } satisfies Names<GenerateOptions>;
 
 /** Entries of `stop` that are read. */
 const mostStops = 1024;
 
-/** Longest time that a generation keeps the thread, in milliseconds: a frame of a display. */
-export const mostBusy = 16;
-
 /** The largest value of `topTokens`. */
 const mostTopTokens = 100;
+
+/** The largest value of `numBeams`. */
+const mostBeams = 64;
 
 /** The longest session of the core. */
 const mostTokens = 2 ** 31 - 1;
@@ -44,18 +46,6 @@ function checkTopTokens(value: unknown): number {
   const count = checkCount(value, 'topTokens', 0);
   if (count <= mostTopTokens) return count;
   throw optionError('topTokens', `0 to ${mostTopTokens}`, String(count));
-}
-
-/** Ends the current task, so that others run: events, timers, and messages. */
-export function nextTask(): Promise<void> {
-  return new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => {
-      port1.close();
-      resolve();
-    };
-    port2.postMessage(undefined);
-  });
 }
 
 /** Checks a number, and the float32 that the core gets. Throws `E_OPTION`. */
@@ -88,6 +78,20 @@ function checkStop(value: unknown): { texts: string[]; ids: number[] } {
     texts: all.filter((each): each is string => typeof each === 'string'),
     ids: all.filter((each): each is number => typeof each === 'number'),
   };
+}
+
+/** The options of a search with beams; undefined without. Throws `E_OPTION`. */
+function readBeams({ numBeams = 1, lengthPenalty, earlyStopping, temperature = 0, topTokens = 0 }: GenerateOptions) {
+  const count = checkCount(numBeams, 'numBeams');
+  if (count > mostBeams) throw optionError('numBeams', `1 to ${mostBeams}`, String(count));
+  const penalty = checkWithin(lengthPenalty ?? 1, 'lengthPenalty', 'a finite number', () => true);
+  const stopping = earlyStopping ?? false;
+  if (typeof stopping !== 'boolean' && stopping !== 'never') throw optionError('earlyStopping', "a boolean or 'never'", describe(stopping));
+  if (count === 1) return undefined;
+  if (temperature !== 0) throw optionError('temperature', '0 with beams', String(temperature));
+  if (topTokens !== 0) throw optionError('topTokens', '0 with beams', String(topTokens));
+  const { estimate, firstFull, never } = earlyStoppings;
+  return { count, lengthPenalty: penalty, earlyStopping: stopping === 'never' ? never : stopping ? firstFull : estimate };
 }
 
 /** The rules of the model, with those of the options in their place. Throws `E_OPTION`. */
@@ -131,6 +135,7 @@ export function generate(
   const edits = readEdits(options.edits, engine);
   checkParts(edits, info, undefined);
   const rules = readRules(info, options);
+  const search = readBeams(options);
   const { encoder } = info;
   for (const name of ['decoderInput', 'encoderEdits'] as const) {
     if (encoder === undefined && options[name] !== undefined) throw optionError(name, `none for ${info.modelType}`, describe(options[name]));
@@ -177,7 +182,8 @@ export function generate(
     const capacity = Math.min(ids.length + most - 1, mostTokens) as Count;
     const end = Math.min(ids.length + most, mostTokens);
     const settings = { prompt: ids, capacity, cache, sampling, headScales, edits, topTokens, rules: numbersOf(rules), end, source, sourceEdits };
-    const generation = engine.generation(settings);
+    const beams = search && { ...search, stops: Int32Array.from(ends), most: end - ids.length };
+    const generation = engine.generation({ ...settings, beams });
     try {
       let turn = performance.now();
       for (let step = 1; ; step += 1) {

@@ -268,6 +268,18 @@ export interface GenerateOptions extends EncodeOptions {
   readonly beginSuppress?: readonly number[] | undefined;
   /** Sequences of token ids that are not written. Default: as {@link ModelInfo.rules}. */
   readonly badWords?: readonly (readonly number[])[] | undefined;
+  /**
+   * Sequences that are searched side by side for the likeliest one, at most 64; default 1, none. With more, `temperature` must be 0,
+   * and all steps come when the search has ended.
+   */
+  readonly numBeams?: number | undefined;
+  /** With beams: the log-probability of a sequence that ended is divided by (its length)^lengthPenalty; default 1. */
+  readonly lengthPenalty?: number | undefined;
+  /**
+   * When a search ends, after `numBeams` sequences have ended: true at once; false, the default, when no other would be better if it
+   * ended now; `'never'` when no other can become better. As in transformers.
+   */
+  readonly earlyStopping?: boolean | 'never' | undefined;
   /** Encoder–decoder models: what the text begins with, as {@link InputOptions.decoderInput}; it is not part of the new text. */
   readonly decoderInput?: ModelInput | undefined;
   /** Encoder–decoder models: changes of values inside the encoder, as {@link InputOptions.encoderEdits}. */

@@ -1,7 +1,7 @@
 // The interface of a model's engine, which is the core on the calling thread, or workers. An engine takes numbers that are
 // checked already: model.ts and generate.ts check options and convert texts.
 
-import type { DType, EditAction, Pooling, Site } from '../../generated/tables.js';
+import type { DType, EarlyStopping, EditAction, Pooling, Site } from '../../generated/tables.js';
 import type { SamplingOptions } from '../../generated/wire.js';
 import type { TopToken, ModelInfo, ModelWeights } from '../../types/models.js';
 import type { Count, Extents, Int64 } from '../../types/wire.js';
@@ -74,9 +74,20 @@ export interface GenerationSettings {
   /** Rules as the core takes them, and the most tokens of the prompt and new ones; 0 for no end. */
   readonly rules: readonly number[];
   readonly end: number;
+  /** A search with beams in place of choosing token by token. */
+  readonly beams?: BeamSettings | undefined;
   /** Token ids of the encoder; the prompt is then the decoder's. */
   readonly source?: Int32Array | undefined;
   readonly sourceEdits?: readonly PlacedEdit[] | undefined;
+}
+
+export interface BeamSettings {
+  readonly count: number;
+  readonly lengthPenalty: number;
+  readonly earlyStopping: EarlyStopping;
+  /** Token ids that end a sequence, and the most new tokens. */
+  readonly stops: Int32Array;
+  readonly most: number;
 }
 
 /** A token that was chosen. */

@@ -33,7 +33,7 @@ function topTokensOf(logits: Float32Array, count: number): TopToken[] {
 export class SessionMemory {
   readonly #runtime: Runtime;
   /** Those of one model that are not disposed. */
-  readonly #live: Set<SessionMemory>;
+  readonly #live: Set<{ dispose(): void }>;
   readonly session: Int32;
   readonly sampler: Int32;
   readonly logits: Operand<'f32'>;
@@ -42,7 +42,7 @@ export class SessionMemory {
   #edits: readonly Block[] = [];
   #bytes = 0;
 
-  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<SessionMemory>) {
+  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<{ dispose(): void }>) {
     const { raw, args, heap } = runtime;
     const { numLayers, numHeads, vocabSize } = info;
     this.#runtime = runtime;
@@ -121,7 +121,7 @@ export class CoreGeneration implements Generation {
   readonly #memory: SessionMemory;
   #next: Int32Array;
 
-  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<SessionMemory>) {
+  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<{ dispose(): void }>) {
     this.#runtime = runtime;
     this.#topTokens = settings.topTokens;
     this.#next = settings.prompt;
@@ -141,6 +141,10 @@ export class CoreGeneration implements Generation {
     const { token } = wire.readChosenToken(args.results());
     this.#next = Int32Array.of(token);
     return { token, topTokens };
+  }
+
+  nextAtOnce(): GenerationStep {
+    return this.next();
   }
 
   dispose(): void {

@@ -22,7 +22,7 @@ export function numberSpan(operands: Operands, runtime: Runtime, numbers: ArrayL
   return { address, length: numbers.length as Uint32 };
 }
 
-const ints = (operands: Operands, ids: Int32Array, argument: string): Span<'i32'> =>
+export const ints = (operands: Operands, ids: Int32Array, argument: string): Span<'i32'> =>
   ids.length === 0 ? noSpan : operands.span(ids, 'i32', argument);
 
 function bytes({ heap }: Runtime, operands: Operands, values: Uint8Array): Span<'bool'> {

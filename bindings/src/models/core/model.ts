@@ -11,7 +11,8 @@ import { namesOf } from '../../runtime/options.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Extents, Int32, Operand } from '../../types/wire.js';
 import type { GenerationSettings, ModelEngine, PassCall, PassResult } from './engine.js';
-import { CoreGeneration, type SessionMemory } from './generation.js';
+import { CoreBeams } from './beams.js';
+import { CoreGeneration } from './generation.js';
 import { captureSpan, editSpan, inputsOf } from './lists.js';
 import { rulesOf } from './rules.js';
 
@@ -19,16 +20,16 @@ type OwnInfo = Omit<ModelInfo, 'encoder'> & { readonly hasEncoder: boolean };
 
 function readInfo(runtime: Runtime, handle: Int32): OwnInfo {
   runtime.raw.modelInfo(handle);
-  const { output, pooling, endIds, decoderStart, ...rest } = wire.readModelInfo(runtime.args.results());
+  const { output, pooling, endIds, ...rest } = wire.readModelInfo(runtime.args.results());
   const info = {
     ...rest,
     output: namesOf(modelOutputs)[output] as ModelInfo['output'],
     pooling: namesOf(poolings)[pooling] as ModelInfo['pooling'],
     endIds: [...endIds],
-    decoderStart: decoderStart < 0 ? undefined : decoderStart,
   };
   runtime.raw.modelRules(handle);
-  return { ...info, rules: rulesOf(wire.readModelRules(runtime.args.results()).numbers) };
+  const [start = -1, ...rules] = wire.readModelRules(runtime.args.results()).numbers;
+  return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules) };
 }
 
 export class CoreModel extends CoreObject implements ModelEngine {
@@ -38,7 +39,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
   /** The memory of its weights. */
   readonly weights: readonly SharedParameters[];
   /** They share the weights, which are freed with the last of them. */
-  readonly #generations = new Set<SessionMemory>();
+  readonly #generations = new Set<{ dispose(): void }>();
 
   /** `weights`: those of a model that shares some with others. */
   constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[]) {
@@ -101,8 +102,9 @@ export class CoreModel extends CoreObject implements ModelEngine {
     this.assertLive();
   }
 
-  generation(settings: GenerationSettings): CoreGeneration {
-    return new CoreGeneration(this.runtime, this.handle, this.info, settings, this.#generations);
+  generation(settings: GenerationSettings): CoreGeneration | CoreBeams {
+    const Made = settings.beams === undefined ? CoreGeneration : CoreBeams;
+    return new Made(this.runtime, this.handle, this.info, settings, this.#generations);
   }
 
   /** Names and shapes of the tensors of the model's files. */
