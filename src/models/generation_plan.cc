@@ -1,7 +1,9 @@
 #include "models/generation_plan.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 
 namespace multihead::models {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "engine/error/error.h"
 #include "nn/call_memory.h"

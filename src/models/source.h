@@ -1,8 +1,6 @@
 // The source of an encoder–decoder model: its encoder's pass.
 #pragma once
 
-#include <span>
-
 #include "engine/runtime/scratch.h"
 #include "models/run.h"
 

@@ -34,7 +34,7 @@ import type { Count, Extents, Int32, Int64 } from '../types/wire.js';
 import * as core from './core/analyses.js';
 import type { Batch, ModelEngine } from './core/engine.js';
 import { type CoreModel, onThisThread } from './core/model.js';
-import { mostBusy, nextTask } from './turns.js';
+import { mostBusy, nextTask } from './core/turns.js';
 import { checkScales, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { checkParts, checkPlaces, named, readEdits, readPlaces, shapeOf, siteOf } from './sites.js';

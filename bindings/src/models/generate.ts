@@ -10,7 +10,7 @@ import type { Count, Uint32, Whole64 } from '../types/wire.js';
 import { checkChat, isChat } from './chat.js';
 import type { ModelEngine } from './core/engine.js';
 import { numbersOf } from './core/rules.js';
-import { mostBusy, nextTask } from './turns.js';
+import { mostBusy, nextTask } from './core/turns.js';
 import { decoderInputOf } from './decoder_input.js';
 import { checkIds, checkScales, checkTokens, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
