@@ -434,7 +434,7 @@ describe('multihead', () => {
     const lines = blocksOf(readme).flatMap(({ language, code }) => (language === 'sh' ? code.trimEnd().split('\n') : []));
     // The benchmarks take a minute, and have their own tests.
     const examples = lines.filter((line) => /^npx multihead (?!bench)/.test(line));
-    expect(examples.length).toBe(8);
+    expect(examples.length).toBe(9);
     const folder = mkdtempSync(join(tmpdir(), 'multihead-readme-'));
     for (const line of examples) {
       const args = [...line.replace(/ +#.*/, '').matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, word]) => quoted ?? word ?? '').slice(2);
