@@ -63,7 +63,7 @@ struct BeamSearch::State {
     return std::find(stops.begin(), stops.end(), token) != stops.end();
   }
 
-  // The session that needs the fewest tokens for the ids.
+  // The session that needs the fewest tokens for the ids, of which the last is new to all.
   Session& nearest(const std::vector<int32_t>& ids, std::vector<bool>& taken, int64_t& common) {
     size_t best = 0;
     common = -1;
@@ -76,8 +76,6 @@ struct BeamSearch::State {
       common = equal;
       best = at;
     }
-    // The last token is read again for its logits.
-    common = std::min(common, static_cast<int64_t>(ids.size()) - 1);
     taken[best] = true;
     return sessions[best];
   }

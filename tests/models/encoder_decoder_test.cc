@@ -654,6 +654,11 @@ TEST(EncoderDecoder, RefusesWhatItIsNot) {
   Session session;
   ASSERT_TRUE(Session::create(model, {}, session).ok());
   EXPECT_EQ(session.append(given.ids, {}, context).argument(), "session");
+  // A source that is refused leaves none.
+  ASSERT_TRUE(session.encode(given.source, {}, context).ok());
+  EXPECT_TRUE(session.append(given.ids, {}, context).ok());
+  EXPECT_EQ(session.encode(beyond, {}, context).argument(), "source");
+  EXPECT_EQ(session.append(given.ids, {}, context).argument(), "session");
   Session of_gpt2;
   ASSERT_TRUE(Session::create(open_golden("gpt2"), {}, of_gpt2).ok());
   EXPECT_EQ(of_gpt2.encode(given.source, {}, context).code(), StatusCode::kOption);

@@ -20,7 +20,9 @@ struct Probe {
   std::span<const models::Capture> captures = {};
   std::span<const models::Edit> edits = {};
   int64_t layer = 0;
-  int64_t first_token = 0;  // position of the first row, after the tokens of a cache
+  // Position of the first row, after the tokens of a cache. 0 when the source's keys and values are
+  // computed, which the first call does.
+  int64_t first_token = 0;
 };
 
 // Cosines and sines of the tokens' positions, (tokens, step), of which `pairs` are used.

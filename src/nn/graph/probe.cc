@@ -130,11 +130,11 @@ void copy(const Capture& capture, const View& view) {
   }
 }
 
-Status change_and_copy(const Probe& probe, const View& view, int64_t first_token) {
+Status change_and_copy(const Probe& probe, const View& view) {
   for (size_t at = 0; at < probe.edits.size(); ++at) {
     const Edit& edit = probe.edits[at];
     if (edit.site != view.site || edit.layer != probe.layer) continue;
-    if (apply(edit, view, first_token)) continue;
+    if (apply(edit, view, probe.first_token)) continue;
     return {StatusCode::kOption, "edits", "finite numbers",
             "NaN or an infinity in " + std::string(name_of(view.site)) + " of layer " +
                 std::to_string(probe.layer) + " after edit " + std::to_string(at)};
@@ -175,7 +175,7 @@ Status visit(const Probe& probe, const Graph& graph, const Frame& frame, ValueId
                   {shape[0], 1, shape[2], rows.shape[1]},
                   {shape[2] * rows.strides[0], 0, rows.strides[0], 1}};
   }
-  return change_and_copy(probe, view, value.of_source ? 0 : probe.first_token);
+  return change_and_copy(probe, view);
 }
 
 bool changes_weights(const Probe& probe, const Weighting& sites) {
@@ -198,9 +198,9 @@ Status attend_changed(const Probe& probe, const Weighting& sites, const Tensor& 
   const Tensor array(weights, {batch, heads, queries, keys});
   MULTIHEAD_TRY(
       attention_scores(q, k, options, {.stage = ScoreStage::kMasked, .out = array}, context));
-  MULTIHEAD_TRY(change_and_copy(probe, {array, sites.scores}, probe.first_token));
+  MULTIHEAD_TRY(change_and_copy(probe, {array, sites.scores}));
   softmax(weights, batch * heads * queries, keys);
-  MULTIHEAD_TRY(change_and_copy(probe, {array, sites.pattern}, probe.first_token));
+  MULTIHEAD_TRY(change_and_copy(probe, {array, sites.pattern}));
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       const float* const values = v.data + b * v.strides[0] + h / group * v.strides[1];
