@@ -162,6 +162,7 @@ struct Family {
   bool unit_scale = false;               // the scale of scores is 1
   int64_t position_offset = 0;           // row of the first token, besides which there are as many
   Sinusoids sinusoids = Sinusoids::kNone;
+  bool tied_by_files = false;            // the output has a matrix of its own if the files have it
   bool scales_tied_logits = false;       // by 1 / sqrt(width), if the configuration says "tied"
   bool positions_after_padding = false;  // positions count real tokens, from the id of padding + 1
   bool states_before_norm = false;       // the last of hidden_states is before the final norm
