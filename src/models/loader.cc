@@ -90,6 +90,7 @@ struct Part {
   int64_t rows = 0, columns = 0;   // as stored; a vector is one column
   bool transposed = false;         // the target is (columns, rows)
   bool plus_one = false;           // the target holds 1 + each element
+  bool once = false;               // read for a source and not for each token
   int64_t pairs = 0;               // head_dim if neighbouring rows are rotated together; else 0
   WeightMatrix* matrix = nullptr;  // the target, or
   Vector* vector = nullptr;
@@ -375,7 +376,9 @@ struct ModelLoader::State {
       add_projection(n.cross_q, index, a.q_width(), a.width, a.qkv_bias, layer.cross_q);
       const Piece pieces[] = {{n.cross_k, a.kv_width(), &layer.cross_k},
                               {n.cross_v, a.kv_width(), &layer.cross_v}};
+      const size_t first = parts.size();
       add_stacked(pieces, index, a.width, a.qkv_bias, layer.cross_kv);
+      for (size_t at = first; at < parts.size(); ++at) parts[at].once = true;
       add_projection(n.cross_o, index, a.width, a.q_width(), a.output_bias, layer.cross_o);
     }
     if (n.gate_up != nullptr) {
@@ -637,6 +640,7 @@ struct ModelLoader::State {
         model->encoder->info.weight_bytes += part.memory_bytes();
         continue;
       }
+      if (part.once) continue;
       // A token reads one row of a table, unless the table is the output matrix, too.
       const WeightMatrix* const matrix = part.matrix;
       const bool row = matrix == &p.position || matrix == &p.token_type ||

@@ -173,13 +173,21 @@ class Runner {
     floats(take, w_.patches, p_.patch.given() ? rows() : 0, p_.patch.weight.columns);
   }
 
+  // Rows of the source's keys and values, 0 if all layers have cached them. After a call that
+  // failed, only the first layers may have.
+  int64_t computed_source_rows() const {
+    const PassSource& source = pass_.source;
+    const bool cached = !source.caches.empty() &&
+                        std::all_of(source.caches.begin(), source.caches.end(),
+                                    [](const KVCache& cache) { return cache.length(0) > 0; });
+    return cached ? 0 : pass_.inputs.batch * source.tokens;
+  }
+
   void lay_out(rules::Arena& take) {
     floats(take, w_.x, rows(), a_.width);
     lay_out_beginning(take);
     floats(take, w_.last, pass_.inputs.batch, a_.width);
-    // Keys and values of the source are computed unless they are cached.
-    const bool cached = !pass_.source.caches.empty() && pass_.source.caches[0].length(0) > 0;
-    frame_.lay_out(graph_, rows(), cached ? 0 : pass_.inputs.batch * pass_.source.tokens, take);
+    frame_.lay_out(graph_, rows(), computed_source_rows(), take);
   }
 
   void lay_out_kept(rules::Arena& take) {

@@ -428,6 +428,27 @@ TEST(EncoderDecoder, EditsOfASessionAreThoseOfOnePass) {
   }
 }
 
+// A call that fails in layer 1 has filled the cache of layer 0 alone.
+TEST(EncoderDecoder, GoesOnAfterACallThatFailed) {
+  Context context(1);
+  const Given given("m2m_100", 9, 6);
+  const Edit edit{.site = Site::kResidMid,
+                  .layer = 1,
+                  .tokens = {3},
+                  .action = Edit::Action::kScale,
+                  .factor = 3e38F};
+  Session session;
+  ASSERT_TRUE(Session::create(given.model, {.edits = {edit}}, session).ok());
+  ASSERT_TRUE(session.encode(given.source, {}, context).ok());
+  EXPECT_EQ(session.append(given.ids, {}, context).argument(), "edits");
+  EXPECT_EQ(session.length(), 0);
+  const auto first = std::span(given.ids).first(3);
+  Context fresh(1);  // without memory of the call before
+  expect_near(appended(session, given.model, first, fresh),
+              logits_of(given.model, {.ids = first, .source = given.source}, context, true), 2e-4F,
+              "after an error");
+}
+
 TEST(EncoderDecoder, HasTheSameBitsWithAnyNumberOfThreads) {
   for (const char* const name : {"t5_seq2seq", "marian"}) {
     const Given given(name, 13, 12);
