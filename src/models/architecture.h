@@ -40,7 +40,7 @@ struct Architecture {
   float attention_cap = 0.0F, logit_cap = 0.0F;
   Activation activation = Activation::kGelu;
   bool gated = false;
-  bool from_gguf = false, neighbour_pairs = false;  // see models/io/gguf.h
+  bool from_gguf = false, neighbour_pairs = false;  // see models/gguf_settings.h
   bool parallel = false;
   bool tied = true;
   bool qkv_bias = false, output_bias = false, mlp_bias = false, output_head_bias = false;

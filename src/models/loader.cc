@@ -19,6 +19,7 @@
 #include "engine/error/printable.h"
 #include "models/architecture.h"
 #include "models/config_reader.h"
+#include "models/gguf_settings.h"
 #include "models/layer_graph.h"
 #include "models/loader.h"
 #include "models/parameters.h"
@@ -89,6 +90,7 @@ struct Part {
   int64_t rows = 0, columns = 0;   // as stored; a vector is one column
   bool transposed = false;         // the target is (columns, rows)
   bool plus_one = false;           // the target holds 1 + each element
+  bool is_setting = false;         // no parameter: a vector of State::rope_factors
   int64_t pairs = 0;               // head_dim if neighbouring rows are rotated together; else 0
   WeightMatrix* matrix = nullptr;  // the target, or
   Vector* vector = nullptr;
@@ -122,6 +124,7 @@ struct Part {
 }  // namespace
 
 struct ModelLoader::State {
+  Config config;
   std::vector<StoredTensor> tensors;
   std::map<std::string, size_t, std::less<>> by_name;
   OpenOptions options;
@@ -137,6 +140,7 @@ struct ModelLoader::State {
   std::string missing, wrong;
   engine::Buffer floats, narrowed_row;  // rows in f32
   bool in_heads = false;                // names of heads have no prefix
+  Vector rope_factors[std::size(kRopeFactors)];
 
   Architecture& plan() { return model->architecture; }
 
@@ -404,6 +408,34 @@ struct ModelLoader::State {
     add_norm(n.final_norm, 0, a.width, p.final_norm, !a.family->rms_norm);
   }
 
+  // Tensors of GGUF files with numbers that are settings.
+  void add_rope_factors() {
+    for (size_t i = 0; plan().from_gguf && i < std::size(kRopeFactors); ++i) {
+      const std::string name(kRopeFactors[i].tensor);
+      const std::optional<size_t> tensor = find(name.c_str(), 0, "");
+      if (!tensor) continue;
+      const int64_t count = tensors[*tensor].shape.elements();
+      Part* const part = add(name.c_str(), 0, "", count, 1, false);
+      fill(part, rope_factors[i]);
+      if (part == nullptr) continue;
+      part->is_setting = true;
+      model->info.parameters -= count;
+    }
+  }
+
+  // Reads the frequencies again, with the factors in place of the ones in `config`.
+  Status apply_rope_factors() {
+    for (size_t i = 0; i < std::size(kRopeFactors); ++i) {
+      const Vector& numbers = rope_factors[i];
+      for (int64_t at = 0; numbers.given() && at < numbers.size; ++at)
+        set_rope_factor(config, kRopeFactors[i], at, static_cast<double>(numbers.data[at]));
+    }
+    Architecture read;
+    MULTIHEAD_TRY(read_architecture(config, read));
+    plan().ropes = std::move(read.ropes);
+    return {};
+  }
+
   bool written_for(std::string_view part) const {
     return model->architecture.architecture.find(part) != std::string::npos;
   }
@@ -531,6 +563,7 @@ struct ModelLoader::State {
 
   Status plan_parts() {
     model->parameters.layers.resize(static_cast<size_t>(plan().parameter_sets));
+    add_rope_factors();
     add_embeddings();
     for (int64_t layer = 0; layer < plan().parameter_sets; ++layer) {
       if (missing.size() + wrong.size() > 500) break;
@@ -879,11 +912,13 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
     auto state = std::make_unique<State>();
     state->options = options;
     state->in_team = team != nullptr;
+    state->config = config;
     state->tensors.assign(tensors.begin(), tensors.end());
-    MULTIHEAD_TRY(read_architecture(config, state->model->architecture));
-    MULTIHEAD_TRY(read_sentence(config, state->model->architecture, state->model->sentence));
+    if (is_gguf(config)) MULTIHEAD_TRY(from_gguf(state->config, state->tensors));
+    MULTIHEAD_TRY(read_architecture(state->config, state->model->architecture));
+    MULTIHEAD_TRY(read_sentence(state->config, state->model->architecture, state->model->sentence));
     for (size_t i = 0; i < tensors.size(); ++i) {
-      state->by_name.emplace(without_wrappers(tensors[i].name), i);
+      state->by_name.emplace(without_wrappers(state->tensors[i].name), i);
     }
     constexpr size_t kNotNeeded = ~size_t{0};
     state->part_of.assign(tensors.size(), kNotNeeded);
@@ -936,10 +971,12 @@ Status ModelLoader::finish(Model& model) {
     if (!missing.empty())
       return format_error("weights", "all of their bytes", "less of " + missing);
     Model::Internals& made = *state_->model;
+    if (made.architecture.from_gguf) MULTIHEAD_TRY(state_->apply_rope_factors());
     if (!made.parameters.layers.empty()) {
       made.graph = layer_graph(made.architecture, made.parameters.layers.front());
     }
     for (const Part& part : state_->parts) {
+      if (part.is_setting) continue;
       const StoredTensor& tensor = state_->tensors[part.tensor];
       made.stored.push_back({.name = tensor.name,
                              .shape = tensor.shape,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -14,12 +15,12 @@ namespace multihead::models {
 namespace {
 
 constexpr StoredForm kForms[] = {
-    {Stored::kF32, "F32", 1, 4},       {Stored::kF16, "F16", 1, 2},
-    {Stored::kBF16, "BF16", 1, 2},     {Stored::kF64, "F64", 1, 8},
-    {Stored::kQ4_0, "Q4_0", 32, 18},   {Stored::kQ4_1, "Q4_1", 32, 20},
-    {Stored::kQ5_0, "Q5_0", 32, 22},   {Stored::kQ5_1, "Q5_1", 32, 24},
-    {Stored::kQ8_0, "Q8_0", 32, 34},   {Stored::kQ4_K, "Q4_K", 256, 144},
-    {Stored::kQ5_K, "Q5_K", 256, 176}, {Stored::kQ6_K, "Q6_K", 256, 210}};
+#define STORED_TYPE(number, name, numbers, bytes) {Stored::k##name, #name, numbers, bytes},
+#define OTHER_TYPE(number, name)
+#include "models/stored_types.inc"
+#undef OTHER_TYPE
+#undef STORED_TYPE
+};
 
 // Sums of products are two statements each, so that no compiler makes one rounding of them.
 
@@ -105,6 +106,20 @@ std::optional<Stored> stored_type(std::string_view name) {
     if (name == form.name) return form.type;
   }
   return std::nullopt;
+}
+
+std::string gguf_type_name(uint32_t number) {
+  switch (number) {
+#define STORED_TYPE(number, name, numbers, bytes) OTHER_TYPE(number, name)
+#define OTHER_TYPE(number, name) \
+  case number:                   \
+    return #name;
+#include "models/stored_types.inc"
+#undef OTHER_TYPE
+#undef STORED_TYPE
+    default:
+      return "type " + std::to_string(number);
+  }
 }
 
 void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace multihead::models {
@@ -35,6 +36,8 @@ struct StoredForm {
 const StoredForm& form_of(Stored type);
 // Nothing for a type that weights cannot have.
 std::optional<Stored> stored_type(std::string_view name);
+// The name of a type of ggml.h.
+std::string gguf_type_name(uint32_t number);
 constexpr bool has_stored_blocks(Stored type) { return type >= Stored::kQ4_0; }
 
 // Writes the `columns` numbers of a row of blocks, with the bits that ggml's functions without SIMD

@@ -48,7 +48,8 @@ const overview = `usage: multihead COMMAND [FOLDER] [TEXT] [OPTIONS]
 
 FOLDER is a model as Hugging Face stores it: config.json, safetensors files and, for text, tokenizer.json. Text needs the
 package @huggingface/tokenizers; --ids takes token ids without it. FOLDER may be a name of the hub, such as
-HuggingFaceTB/SmolLM2-135M, whose files are fetched once and kept, or an address from which the files can be fetched.
+HuggingFaceTB/SmolLM2-135M, whose files are fetched once and kept, or an address from which the files can be fetched, or a
+GGUF file: a path, an address, or ORG/NAME/FILE.gguf of the hub.
 
 ${Object.values(commands)
   .map(({ usage, help }) => `  multihead ${usage.padEnd(34)}${help}\n`)

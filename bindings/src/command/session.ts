@@ -156,7 +156,11 @@ export function readInputs(
 ): { folder: string; inputs: readonly ModelInput[] } {
   const [folder, ...given] = positionals;
   if (folder === undefined || folder === '')
-    throw new UsageError('FOLDER', 'a folder with config.json and safetensors files, or a name of the hub', folder === '' ? '""' : 'none');
+    throw new UsageError(
+      'FOLDER',
+      'a folder with config.json and safetensors files, a GGUF file, or a name of the hub',
+      folder === '' ? '""' : 'none',
+    );
   if (ids.length > 0 && given.length > 0) throw new UsageError('--ids', 'no text beside it', quoted(String(given[0])));
   const inputs: readonly ModelInput[] = ids.length > 0 ? ids : given;
   const wanted =

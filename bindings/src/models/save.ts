@@ -1,5 +1,6 @@
 // saveModel(): the folder of a model as files.
 
+import { optionError } from '../runtime/errors.js';
 import { roundToHalf } from '../runtime/half.js';
 import { checkChoice, type Names, plain, readOptions } from '../runtime/options.js';
 import { bytesPerElement } from '../runtime/memory.js';
@@ -22,13 +23,16 @@ const saveNames = { dtype: plain } satisfies Names<SaveModelOptions>;
  * In Node: `for (const file of saveModel(model)) await writeFile(join(folder, file.name), file.stream())`.
  *
  * @returns the files, which openModel() takes as they are. A name may have folders in front.
- * @throws {MultiheadError} `E_OPTION` for something else than a model, a model in workers, or a wrong option; `E_DISPOSED`,
+ * @throws {MultiheadError} `E_OPTION` for something else than a model, a model in workers or of a GGUF file, or a wrong
+ *   option; `E_DISPOSED`,
  *   `E_MEMORY`
  */
 export function saveModel(model: Model, given: SaveModelOptions = {}): ModelFile[] {
   const { dtype = 'f32' } = readOptions(given, saveNames, 'saveModel');
   checkChoice(dtype, Object.keys(typeNames) as (keyof typeof typeNames)[], 'dtype');
   const { engine, parts } = insideOf(model);
+  const config = `${parts.base}config.json`;
+  if (!parts.texts.has(config)) throw optionError('model', 'one of a folder with config.json', 'one of a GGUF file');
   const core = onThisThread(engine);
   const tensors = core.tensors().map(({ name, shape }, index) => {
     const folder = parts.dense.find((path) => name.startsWith(path));
@@ -46,7 +50,7 @@ export function saveModel(model: Model, given: SaveModelOptions = {}): ModelFile
     return new File([headerOf(own, { format: 'pt' }), ...data], file);
   });
   const texts = [...parts.texts].filter(([name]) => !name.endsWith('.safetensors.index.json'));
-  return [...texts.map(([name, text]) => new File([name === `${parts.base}config.json` ? typed(text, typeNames[dtype]) : text], name)), ...weights];
+  return [...texts.map(([name, text]) => new File([name === config ? typed(text, typeNames[dtype]) : text], name)), ...weights];
 }
 
 /** config.json with another type of the weights, by which transformers reads them; all else stays as it is written. */

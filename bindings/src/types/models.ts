@@ -35,10 +35,15 @@ export type ModelFile = PlatformBlob & {
  *   name of each file. They are not kept.
  * - its files, as Blobs with names or responses.
  *
+ * Or a GGUF file, which is a whole model with its tokenizer and chat template: as a path, an address that ends with `.gguf`,
+ * `ORG/NAME/FILE.gguf`, a Blob or a Response. llama.cpp's architectures llama, qwen2, qwen3, smollm3, olmo2, phi3, starcoder2, gemma,
+ * gemma2 and gemma3, with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K. Without `weights`, Q8_0 and Q4_0 are used
+ * with their numbers, and other blocks become int8.
+ *
  * Files that are not needed may be missing, and so are those for which a server sends an HTML page, refuses the request (4xx) or
  * cannot be reached.
  */
-export type ModelSource = string | PlatformURL | Iterable<ModelFile | PlatformResponse>;
+export type ModelSource = string | PlatformURL | PlatformBlob | PlatformResponse | Iterable<ModelFile | PlatformResponse>;
 
 /** Types of weights. `int8` and `int4` are blocks of 32 numbers with a scale, in the form of llama.cpp's Q8_0 and Q4_0. */
 export type ModelWeights = 'f32' | 'f16' | 'bf16' | 'int8' | 'int4';
@@ -526,7 +531,7 @@ export interface Model extends ModelAnalyses {
 }
 
 /**
- * Opens a folder as Hugging Face stores it. Weights are read in pieces, and only once; the memory never holds them twice.
+ * Opens a folder as Hugging Face stores it, or a GGUF file. Weights are read in pieces, and only once; the memory never holds them twice.
  *
  * @throws {MultiheadError} `E_OPTION` naming a setting of config.json, or of another file of the folder, that is not supported;
  *   `E_FORMAT` for files that are missing, truncated, of another format or contradict each other; `E_MEMORY`, before weights are read, if they do not fit; `E_LOAD`,
