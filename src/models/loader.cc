@@ -57,7 +57,7 @@ std::string_view without_wrappers(std::string_view name) {
 // The type of memory that needs no conversion. F64 is narrowed; blocks that memory does not have
 // become int8, which has more digits than they.
 WeightType same_type(Stored type) {
-  if (type == Stored::kQ4_0) return WeightType::kInt4;
+  if (type == Stored::kQ4_0 || type == Stored::kInt4) return WeightType::kInt4;
   return has_stored_blocks(type) ? WeightType::kInt8
          : type == Stored::kF16  ? WeightType::kF16
          : type == Stored::kBF16 ? WeightType::kBF16
@@ -65,8 +65,11 @@ WeightType same_type(Stored type) {
 }
 
 // Bytes of a number whose bytes are in the order of the file; 1 for blocks, which are read by
-// bytes.
-size_t number_bytes(Stored type) { return has_stored_blocks(type) ? 1 : form_of(type).bytes; }
+// bytes. Rows of int8 and int4 have scales of two bytes.
+size_t number_bytes(Stored type) {
+  if (type >= Stored::kInt8) return sizeof(Float16);
+  return has_stored_blocks(type) ? 1 : form_of(type).bytes;
+}
 
 DType dtype_of(Stored type) {
   return type == Stored::kF16 ? DType::kF16 : type == Stored::kBF16 ? DType::kBF16 : DType::kF32;
@@ -74,7 +77,9 @@ DType dtype_of(Stored type) {
 
 // True if a matrix of `type` has the bytes of the file.
 bool same_bytes(Stored stored, WeightType type) {
-  return stored != Stored::kF64 && !has_stored_blocks(stored) && same_type(stored) == type;
+  const bool changes =
+      stored == Stored::kF64 || (has_stored_blocks(stored) && stored < Stored::kInt8);
+  return !changes && same_type(stored) == type;
 }
 
 // True if a matrix of `type` holds the file's integers and scales, with the scales in front.
@@ -90,6 +95,8 @@ struct Part {
   int64_t rows = 0, columns = 0;   // as stored; a vector is one column
   bool transposed = false;         // the target is (columns, rows)
   bool plus_one = false;           // the target holds 1 + each element
+  bool quantized = false;          // stored as rows of int8 or int4, never transposed
+  bool stands_transposed = false;  // other files of the family have the tensor transposed
   bool is_setting = false;         // no parameter: a vector of State::rope_factors
   int64_t pairs = 0;               // head_dim if neighbouring rows are rotated together; else 0
   WeightMatrix* matrix = nullptr;  // the target, or
@@ -104,7 +111,7 @@ struct Part {
   int64_t elements() const { return rows * columns; }
   size_t row_bytes() const {
     const StoredForm& form = form_of(stored);
-    return static_cast<size_t>(columns / form.numbers) * form.bytes;
+    return static_cast<size_t>((columns + form.numbers - 1) / form.numbers) * form.bytes;
   }
   // True if the target has the bytes of the file.
   bool keeps_bytes() const {
@@ -187,6 +194,11 @@ struct ModelLoader::State {
     list += (list.empty() ? "" : ", ") + engine::printable(text, 120);
   }
 
+  static std::optional<Stored> type_of(const StoredTensor& stored, int64_t rows, int64_t columns) {
+    const std::optional<Stored> quantized = stored_rows(stored, rows, columns);
+    return quantized ? quantized : stored_type(stored.type);
+  }
+
   // Adds a part of rows * columns elements; null if its tensor is missing or has another shape.
   Part* add(const char* names, int64_t layer, std::string_view suffix, int64_t rows,
             int64_t columns, bool transposed) {
@@ -199,15 +211,19 @@ struct ModelLoader::State {
       return nullptr;
     }
     const StoredTensor& stored = tensors[*tensor];
-    const std::optional<Stored> type = stored_type(stored.type);
+    const bool quantized = stored_rows(stored, rows, columns).has_value();
+    const std::optional<Stored> type = type_of(stored, rows, columns);
+    const bool stands_transposed = transposed;
+    transposed = transposed && !quantized;
     const Dims shape = columns == 1 && stored.shape.rank() < 2 ? Dims{rows}
                        : transposed                            ? Dims{columns, rows}
                                                                : Dims{rows, columns};
     // Convolutions and embeddings of images have more axes, with the elements in the same order.
     const bool fits =
-        stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns : stored.shape == shape;
+        quantized || (stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns
+                                              : stored.shape == shape);
     // Only rows of matrices can be blocks.
-    const bool whole = !type || form_of(*type).numbers == 1 ||
+    const bool whole = !type || quantized || form_of(*type).numbers == 1 ||
                        (columns > 1 && columns % form_of(*type).numbers == 0 && !transposed);
     if (!type && plan().from_gguf) {
       append(wrong, stored.name + ": " + stored.type +
@@ -230,6 +246,8 @@ struct ModelLoader::State {
     part.rows = transposed ? columns : rows;
     part.columns = transposed ? rows : columns;
     part.transposed = transposed;
+    part.quantized = quantized;
+    part.stands_transposed = stands_transposed;
     part.kept_end = rows;
     part_of[*tensor] = parts.size();
     needed.push_back(*tensor);
@@ -272,7 +290,7 @@ struct ModelLoader::State {
     Part* const part = add(names, layer, suffix, rows, columns, transposed);
     if (part == nullptr) return;
     part->matrix = &to;
-    to.type = as_stored ? same_type(part->stored) : memory_type(part->stored);
+    to.type = as_stored ? same_type(part->stored) : memory_type(part->stored, names);
     to.rows = rows;
     to.columns = columns;
   }
@@ -284,7 +302,10 @@ struct ModelLoader::State {
     if (bias) add_vector(names, layer, ".bias", rows, to.bias);
   }
 
-  WeightType memory_type(Stored stored) const {
+  WeightType memory_type(Stored stored, const char* names = nullptr) const {
+    const Names& n = model->architecture.family->names;
+    const bool is_table = names != nullptr && (names == n.embedding || names == n.output);
+    if (is_table && options.embedding_weights) return *options.embedding_weights;
     return options.weights.value_or(same_type(stored));
   }
 
@@ -299,10 +320,10 @@ struct ModelLoader::State {
   // heads, and fewer outputs are exchanged: two workers of WebAssembly decode 4 % faster in f32,
   // 1 % in bf16. But in int8 and int4 one matrix is 11 and 5 % faster, because every product rounds
   // its input first.
-  bool stacks(std::span<const Piece> pieces, int64_t layer) const {
+  bool stacks(std::span<const Piece> pieces, int64_t layer, int64_t columns) const {
     const auto stored = [&](const Piece& piece) {
       const std::optional<size_t> tensor = find(piece.names, layer, ".weight");
-      return tensor ? stored_type(tensors[*tensor].type) : std::nullopt;
+      return tensor ? type_of(tensors[*tensor], piece.rows, columns) : std::nullopt;
     };
     const std::optional<Stored> first = stored(pieces.front());
     if (!first || (in_team && !cpu::has_blocks(memory_type(*first)))) return false;
@@ -317,7 +338,7 @@ struct ModelLoader::State {
   // computes them; else each by itself.
   void add_stacked(std::span<const Piece> pieces, int64_t layer, int64_t columns, bool bias,
                    Projection& stacked) {
-    if (!stacks(pieces, layer)) {
+    if (!stacks(pieces, layer, columns)) {
       for (const Piece& piece : pieces) {
         add_projection(piece.names, layer, piece.rows, columns, bias, *piece.alone);
       }
@@ -710,7 +731,12 @@ struct ModelLoader::State {
       return write_native_rows(part, from, count);
     } else {
       std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
-      rules::turn_numbers(rows, number_bytes(part.stored));
+      const bool by_rows = part.stored >= Stored::kInt8;
+      for (size_t at = 0; by_rows && part.keeps_bytes() && at < rows.size();
+           at += part.row_bytes()) {
+        turn_scales(rows.data() + at, part.columns);
+      }
+      if (!by_rows) rules::turn_numbers(rows, number_bytes(part.stored));
       return write_native_rows(part, rows.data(), count);
     }
   }
@@ -978,13 +1004,18 @@ Status ModelLoader::finish(Model& model) {
     for (const Part& part : state_->parts) {
       if (part.is_setting) continue;
       const StoredTensor& tensor = state_->tensors[part.tensor];
+      const bool turned = part.stands_transposed;
+      Dims matrix = turned ? Dims{part.columns, part.rows} : Dims{part.rows, part.columns};
+      const Architecture& a = made.architecture;
+      if (part.matrix == &made.parameters.patch.weight)
+        matrix = {a.width, a.channels, a.patch_size, a.patch_size};
       made.stored.push_back({.name = tensor.name,
-                             .shape = tensor.shape,
+                             .shape = part.quantized ? matrix : tensor.shape,
                              .matrix = part.matrix,
                              .vector = part.vector,
                              .first = part.first,
-                             .rows = part.rows,
-                             .transposed = part.transposed,
+                             .rows = part.quantized && turned ? part.columns : part.rows,
+                             .transposed = turned,
                              .plus_one = part.plus_one});
     }
     model.internals_ = std::move(state_->model);

@@ -115,6 +115,19 @@ void StoredParameter::copy(const float* from, float* to) const {
   }
 }
 
+ConstAnyTensor as_in_memory(const StoredParameter& stored) {
+  if (stored.matrix == nullptr || stored.matrix->type == WeightType::kF32) return {};
+  const WeightMatrix& matrix = *stored.matrix;
+  const int64_t bytes = weight_row_bytes(matrix.type, matrix.columns);
+  const void* const data = static_cast<const std::byte*>(matrix.data) + stored.first * bytes;
+  const int64_t rows = stored.shape.elements() / matrix.columns;
+  if (matrix.type == WeightType::kInt8 || matrix.type == WeightType::kInt4)
+    return {data, DType::kInt8, {rows, bytes}, {bytes, 1}};
+  const DType dtype = matrix.type == WeightType::kF16 ? DType::kF16 : DType::kBF16;
+  if (stored.transposed) return {data, dtype, stored.shape, {1, matrix.columns}};
+  return {data, dtype, stored.shape, contiguous_strides(stored.shape)};
+}
+
 Status read_rows(const WeightMatrix& matrix, int64_t first, int64_t count, float* to) {
   const int64_t columns = matrix.columns;
   for (int64_t at = 0; at < count; ++at) {

@@ -75,6 +75,9 @@ struct StoredParameter {
   void copy(const float* from, float* to) const;
 };
 
+// A matrix of f16, bf16, int8 or int4 as it is in memory, in the shape that files have; rows of
+// int8 and int4 are bytes, kInt8. Nothing for other tensors.
+ConstAnyTensor as_in_memory(const StoredParameter& stored);
 // Writes rows of a matrix as f32. Errors: kMemory.
 Status read_rows(const WeightMatrix& matrix, int64_t first, int64_t count, float* to);
 // Writes the numbers of a tensor, f32, as the file has them. Errors: kMemory.

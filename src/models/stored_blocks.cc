@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "multihead/tensor.h"
+#include "multihead/weights.h"
 #include "rules/element.h"
 
 namespace multihead::models {
@@ -20,7 +21,7 @@ constexpr StoredForm kForms[] = {
 #include "models/stored_types.inc"
 #undef OTHER_TYPE
 #undef STORED_TYPE
-};
+    {Stored::kInt8, "int8", kWeightBlock, 34}, {Stored::kInt4, "int4", kWeightBlock, 18}};
 
 // Sums of products are two statements each, so that no compiler makes one rounding of them.
 
@@ -97,6 +98,18 @@ void read_k6(const std::byte* block, float* to) {
   }
 }
 
+void read_rows_of_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {
+  const int64_t blocks = (columns + kWeightBlock - 1) / kWeightBlock;
+  const std::byte* const numbers = row + static_cast<size_t>(blocks) * sizeof(Float16);
+  for (int64_t c = 0; c < columns; ++c) {
+    const int64_t block = c / kWeightBlock, i = c % kWeightBlock;
+    const int number = type == Stored::kInt8
+                           ? static_cast<int>(static_cast<int8_t>(byte_at(numbers, c)))
+                           : static_cast<int>(digits(numbers + 16 * block, nullptr, i)) - 8;
+    to[c] = static_cast<float>(number) * half_at(row, 2 * block);
+  }
+}
+
 }  // namespace
 
 const StoredForm& form_of(Stored type) { return kForms[static_cast<size_t>(type)]; }
@@ -106,6 +119,19 @@ std::optional<Stored> stored_type(std::string_view name) {
     if (name == form.name) return form.type;
   }
   return std::nullopt;
+}
+
+std::optional<Stored> stored_rows(const StoredTensor& tensor, int64_t rows, int64_t columns) {
+  if (tensor.type != "I8" || tensor.shape.rank() != 2 || tensor.shape[0] != rows || columns < 2)
+    return {};
+  if (tensor.shape[1] == weight_row_bytes(WeightType::kInt8, columns)) return Stored::kInt8;
+  if (tensor.shape[1] == weight_row_bytes(WeightType::kInt4, columns)) return Stored::kInt4;
+  return {};
+}
+
+void turn_scales(std::byte* row, int64_t columns) {
+  const int64_t blocks = (columns + kWeightBlock - 1) / kWeightBlock;
+  rules::turn_numbers({row, static_cast<size_t>(blocks) * sizeof(Float16)}, sizeof(Float16));
 }
 
 std::string gguf_type_name(uint32_t number) {
@@ -123,6 +149,7 @@ std::string gguf_type_name(uint32_t number) {
 }
 
 void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {
+  if (type >= Stored::kInt8) return read_rows_of_blocks(type, row, columns, to);
   const StoredForm& form = form_of(type);
   for (int64_t c = 0; c < columns; c += form.numbers, row += form.bytes) {
     if (form.numbers == 32) {

@@ -53,6 +53,9 @@ struct OpenOptions {
   /// Type of the matrices and the embedding in memory. Without one they stay as the file has them.
   /// Norms and biases are f32, tables of positions as stored.
   std::optional<WeightType> weights = {};
+  /// Type of the embedding and of the matrix of logits; that of `weights` without one. int4 of
+  /// these two loses more than int4 of all others.
+  std::optional<WeightType> embedding_weights = {};
   /// Called while weights are read, with the bytes so far and of all. Returning false ends open()
   /// with a kAborted error.
   std::function<bool(int64_t done, int64_t total)> progress = {};

@@ -5,6 +5,7 @@ import { printable, quoted } from '../runtime/text.js';
 import { ablate, ablateOptions, analysisHelp, attribute, attributeOptions, lens, lensOptions, patch, patchOptions } from './analyses.js';
 import { flagOf, helpOf, type Options, UsageError } from './arguments.js';
 import { bench, benchHelp, benchOptions } from './bench.js';
+import { convert, convertHelp, convertOptions } from './convert.js';
 import { embed, embedOptions } from './embed.js';
 import { heads, headsHelp, headsOptions } from './heads.js';
 import { Interrupt, Interrupted, type Signals } from './interrupt.js';
@@ -41,6 +42,13 @@ const commands: Readonly<Record<string, Command>> = {
     more: analysisHelp,
     run: attribute,
   },
+  convert: {
+    usage: 'convert FOLDER OUT',
+    help: 'writes a folder with smaller weights',
+    options: convertOptions,
+    more: convertHelp,
+    run: convert,
+  },
   bench: { usage: 'bench', help: 'how fast this machine is, in a minute', options: benchOptions, more: benchHelp, run: bench },
 };
 
@@ -63,7 +71,7 @@ const helpFor = ({ usage, help, options, more }: Command): string =>
   `usage: multihead ${usage} [OPTIONS]: ${help}\n\n${helpOf(options)}${more === undefined ? '' : `\n${more}`}`;
 
 /** The surroundings of the command. */
-export interface Surroundings extends Pick<Session, 'openModel' | 'openSparseAutoencoder' | 'loadBench' | 'version'> {
+export interface Surroundings extends Pick<Session, 'openModel' | 'saveModel' | 'openSparseAutoencoder' | 'loadBench' | 'version'> {
   readonly process: Signals & { readonly stdin: Input; readonly stdout: Stream; readonly stderr: Stream };
 }
 

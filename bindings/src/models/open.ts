@@ -25,7 +25,7 @@ import { judge, readModel } from './weights.js';
 import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/model_workers.js';
 
 const openNames = {
-  ...{ weights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
+  ...{ weights: plain, embeddingWeights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
   ...{ revision: plain, host: plain, local: plain, onFetch: plain },
   ...{ wasm: plain, analysesWasm: plain, simd: plain, integrity: plain },
 } satisfies Names<OpenModelOptions>;
@@ -80,13 +80,11 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, analysesWasm, ...loading } = readOptions(
-      given,
-      openNames,
-      'openModel',
-    );
+    const { weights, embeddingWeights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, analysesWasm, ...loading } =
+      readOptions(given, openNames, 'openModel');
     const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
+    if (embeddingWeights !== undefined) checkChoice(embeddingWeights, namesOf(weightTypes), 'embeddingWeights');
     checkCallback(onProgress, 'onProgress');
     if (worker !== undefined && workers === undefined) throw optionError('worker', 'none without workers', describe(worker));
     if (analysesWasm !== undefined && !isSource(analysesWasm)) throw notASource(analysesWasm, 'analysesWasm', sourceKinds);
@@ -101,7 +99,7 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
       const [json, template, engine] = await Promise.all([
         tokenizer === undefined && !folder.gguf ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,
         folder.gguf ? undefined : readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
-        readModel(openLoader, folder, found, { weights, signal, onProgress }),
+        readModel(openLoader, folder, found, { weights, embeddingWeights, signal, onProgress }),
       ]);
       const { gguf, tokenizerConfig } = found;
       const readConfig = () => (tokenizerConfig === undefined ? {} : parseObject('tokenizer_config.json', tokenizerConfig));

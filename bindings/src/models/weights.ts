@@ -129,6 +129,7 @@ async function openTransformer(folder: Folder, base: string, files: WeightFiles,
 
 export interface Reading {
   readonly weights: ModelWeights | undefined;
+  readonly embeddingWeights: ModelWeights | undefined;
   readonly signal: AbortSignal | undefined;
   readonly onProgress: ((loaded: number, total: number) => void) | undefined;
 }
@@ -159,7 +160,7 @@ export async function judge(openLoader: OpenLoader, { settings, gguf }: FolderSe
   if (gguf !== undefined) return; // its tensors are known, too
   const tensors = new WireList().flat();
   try {
-    (await openLoader({ settings: wireOf(settings), tensors, weights: undefined })).dispose();
+    (await openLoader({ settings: wireOf(settings), tensors, weights: undefined, embeddingWeights: undefined })).dispose();
   } catch (error) {
     // Without tensors, all weights are missing.
     if ((error as MultiheadError).argument !== 'weights') throw error;
@@ -171,7 +172,7 @@ export async function readModel(
   openLoader: OpenLoader,
   folder: Folder,
   { settings, base, dense, gguf }: FolderSettings,
-  { weights, signal, onProgress }: Reading,
+  { weights, embeddingWeights, signal, onProgress }: Reading,
 ): Promise<ModelEngine> {
   const files = new WeightFiles(folder);
   try {
@@ -185,7 +186,7 @@ export async function readModel(
       list.text(entry.type, file.name);
       for (const number of [entry.shape.length, ...entry.shape]) list.number(number);
     }
-    const loader = await openLoader({ settings: wireOf(settings), tensors: list.flat(), weights });
+    const loader = await openLoader({ settings: wireOf(settings), tensors: list.flat(), weights, embeddingWeights });
     try {
       const needed = [...loader.needed].map((at) => ({ at, ...(tensors[at] as Tensor) }));
       const total = needed.reduce((sum, { entry }) => sum + entry.end - entry.begin, 0);

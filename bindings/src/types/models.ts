@@ -105,6 +105,11 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    * f32.
    */
   readonly weights?: ModelWeights | undefined;
+  /**
+   * Type of the embedding and of the matrix of logits in memory. Default: that of `weights`. `int4` of these two loses more than `int4` of
+   * all others.
+   */
+  readonly embeddingWeights?: ModelWeights | undefined;
   /** Called while weights are read, with the bytes so far and those of all weights. Default none. */
   readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
   /** Names of the hub: a branch, a tag or a commit; default `'main'`. */
@@ -426,8 +431,11 @@ export interface ModelTrainer extends TrainerBase<BatchOptions> {
 
 /** Options of saveModel(). */
 export interface SaveModelOptions {
-  /** Type of all tensors; default `'f32'`, which is exact, but rounds trained gains that a family stores minus 1 (Gemma) once. */
-  readonly dtype?: 'f32' | 'f16' | 'bf16' | undefined;
+  /**
+   * Type of all tensors; default `'f32'`, which is exact, but rounds trained gains that a family stores minus 1 (Gemma) once.
+   * `'asInMemory'`: the type that each has in memory, which is what `weights` of openModel() has made of it.
+   */
+  readonly dtype?: 'f32' | 'f16' | 'bf16' | 'asInMemory' | undefined;
 }
 
 /**

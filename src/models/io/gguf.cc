@@ -249,7 +249,8 @@ Status read(std::span<const std::byte> file, GgufFile& read_file) {
     return format_error("GGUF", "the whole header",
                         "a file of " + std::to_string(file.size()) + " bytes that ends in it");
   settings["general.architecture"];  // so that is_gguf() is true
-  GgufFile made{.settings = std::move(settings)};
+  GgufFile made;
+  made.settings = std::move(settings);
   const auto data = file.subspan(static_cast<size_t>(reader.at()));
   for (Tensor& tensor : tensors) {
     MULTIHEAD_TRY(find_bytes(tensor, data, made.bytes.emplace_back()));
