@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { Tokenizer } from '@huggingface/tokenizers';
+import { readSafetensors, writeSafetensors } from 'multihead';
 import { type ModelSource, openModel, type OpenModelOptions, saveModel } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { readGguf, tokenizerConfigOf, tokenizerOf } from '../src/models/gguf.ts';
@@ -141,6 +142,47 @@ describe('openModel(file.gguf)', () => {
     expect((await rejectionOf(openModel(`${host}/none.gguf`))).code).toBe('E_FORMAT');
     using model = await openModel(path);
     expect(() => saveModel(model)).toThrow('config.json');
+  });
+});
+
+describe('matrices of groups', () => {
+  it.each(builds)('%s: MLX has the numbers that it stands for', async (simd) => {
+    const folder = join(goldens, 'llama3');
+    const config = JSON.parse(readFileSync(join(folder, 'config.json'), 'utf8')) as object;
+    const { tensors: stored } = readSafetensors(readFileSync(join(folder, 'model.safetensors')));
+    const [grouped, dense]: Record<string, object>[] = [{}, {}];
+    for (const [name, { dtype, shape, data }] of Object.entries(stored)) {
+      if (shape.length !== 2) {
+        grouped![name] = dense![name] = { dtype, shape, data };
+        continue;
+      }
+      // Groups of 8 inputs with a scale of 1 / 64 and biases of -1 and 0 in turns.
+      const [rows, columns] = shape as [number, number];
+      const numbers = Uint8Array.from({ length: rows * columns }, (_, at) => (at * 7 + rows) % 16);
+      const words = Uint32Array.from({ length: numbers.length / 8 }, (_, at) =>
+        numbers.subarray(8 * at, 8 * at + 8).reduce((word, number, i) => word + number * 16 ** i, 0),
+      );
+      const groups = [rows, columns / 8];
+      const biases = Float32Array.from({ length: numbers.length / 8 }, (_, group) => (group % 2) - 1);
+      const base = name.replace(/\.weight$/, '');
+      grouped![name] = { dtype: 'u32', shape: [rows, columns / 8], data: words };
+      grouped![`${base}.scales`] = { shape: groups, data: biases.map(() => 1 / 64) };
+      grouped![`${base}.biases`] = { shape: groups, data: biases };
+      dense![name] = { shape, data: Float32Array.from(numbers, (number, at) => number / 64 + (biases[Math.floor(at / 8)] as number)) };
+    }
+    const filesOf = (settings: object, tensors: object) => [
+      new File([JSON.stringify({ ...config, ...settings })], 'config.json'),
+      new File([writeSafetensors(tensors as never)], 'model.safetensors'),
+    ];
+    const quantization = { group_size: 8, bits: 4 };
+    expect(await logits(filesOf({ quantization, quantization_config: quantization }, grouped!), { simd })).toEqual(
+      await logits(filesOf({}, dense!), { simd }),
+    );
+    expect(await logits(filesOf({ quantization }, grouped!), { simd, weights: undefined })).toEqual(
+      await logits(filesOf({}, dense!), { simd, weights: 'int8' }),
+    );
+    const error = await rejectionOf(openModel(filesOf({ quantization: { ...quantization, bits: 3 } }, grouped!)));
+    expect(error.message).toContain('4 or 8 bits of MLX');
   });
 });
 

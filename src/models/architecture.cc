@@ -231,11 +231,20 @@ void check_settings(ConfigReader& config, const Family& family) {
 
 // Weights in other forms than numbers: `quantization` is MLX's name.
 void check_quantization(ConfigReader& top) {
-  for (const char* const name : {"quantization_config", "quantization"}) {
+  for (const std::string name : {"quantization_config", "quantization"}) {
     if (!top.has_members(name) && !top.has(name)) continue;
     const ConfigValue* const value = top.find(name);
-    top.fail(name, "none: weights of F32, F16 or BF16",
-             value == nullptr ? "an object" : described(value));
+    ConfigReader group(top, name);
+    const std::string method = group.text("quant_method", "mlx"),
+                      mode = group.text("mode", "affine");
+    const std::string version = group.text("version", "gemm");
+    const int64_t bits = group.integer("bits", 0, {.least = 0});
+    const bool is_read = (method == "mlx" && mode == "affine") || method == "gptq" ||
+                         (method == "awq" && version == "gemm");
+    if (value == nullptr && is_read && (bits == 4 || (bits == 8 && method != "awq"))) continue;
+    const std::string kind = method + (bits > 0 ? " of " + std::to_string(bits) + " bits" : "");
+    top.fail(name, "none, or 4 or 8 bits of MLX (affine) or GPTQ, or 4 of AWQ (gemm)",
+             value == nullptr ? kind : described(value));
   }
 }
 

@@ -20,6 +20,7 @@
 #include "models/architecture.h"
 #include "models/config_reader.h"
 #include "models/gguf_settings.h"
+#include "models/grouped_weights.h"
 #include "models/layer_graph.h"
 #include "models/loader.h"
 #include "models/parameters.h"
@@ -58,10 +59,10 @@ std::string_view without_wrappers(std::string_view name) {
 // become int8, which has more digits than they.
 WeightType same_type(Stored type) {
   if (type == Stored::kQ4_0 || type == Stored::kInt4) return WeightType::kInt4;
-  return has_stored_blocks(type) ? WeightType::kInt8
-         : type == Stored::kF16  ? WeightType::kF16
-         : type == Stored::kBF16 ? WeightType::kBF16
-                                 : WeightType::kF32;
+  return has_stored_blocks(type) || type == Stored::kGroups ? WeightType::kInt8
+         : type == Stored::kF16                             ? WeightType::kF16
+         : type == Stored::kBF16                            ? WeightType::kBF16
+                                                            : WeightType::kF32;
 }
 
 // Bytes of a number whose bytes are in the order of the file; 1 for blocks, which are read by
@@ -77,8 +78,8 @@ DType dtype_of(Stored type) {
 
 // True if a matrix of `type` has the bytes of the file.
 bool same_bytes(Stored stored, WeightType type) {
-  const bool changes =
-      stored == Stored::kF64 || (has_stored_blocks(stored) && stored < Stored::kInt8);
+  const bool changes = stored == Stored::kF64 || stored == Stored::kGroups ||
+                       (has_stored_blocks(stored) && stored < Stored::kInt8);
   return !changes && same_type(stored) == type;
 }
 
@@ -133,11 +134,12 @@ struct Part {
 struct ModelLoader::State {
   Config config;
   std::vector<StoredTensor> tensors;
+  std::vector<GroupedWeights> groups;  // of the last tensors
   std::map<std::string, size_t, std::less<>> by_name;
   OpenOptions options;
   std::shared_ptr<Model::Internals> model = std::make_shared<Model::Internals>();
   std::vector<Part> parts;
-  std::vector<size_t> needed;                     // tensors of `parts`
+  std::vector<size_t> needed;                     // tensors of `parts`, or of their groups
   std::vector<size_t> part_of;                    // by tensor; parts.size() if it is not needed
   std::map<const WeightMatrix*, std::byte*> own;  // memory of matrices that are not views
   std::span<std::byte> unused;                    // the rest of the last block of model->memory
@@ -250,7 +252,12 @@ struct ModelLoader::State {
     part.stands_transposed = stands_transposed;
     part.kept_end = rows;
     part_of[*tensor] = parts.size();
-    needed.push_back(*tensor);
+    if (*type == Stored::kGroups) {
+      for (const size_t each : groups[*tensor - (tensors.size() - groups.size())].tensors())
+        if (each != GroupedWeights::kNone) needed.push_back(each);
+    } else {
+      needed.push_back(*tensor);
+    }
     if (plan().neighbour_pairs &&
         (names == plan().family->names.q || names == plan().family->names.k)) {
       part.pairs = plan().head_dim;
@@ -846,7 +853,52 @@ struct ModelLoader::State {
     return reinterpret_cast<uintptr_t>(bytes.data()) % number_bytes(part.stored) == 0;
   }
 
+  // Takes bytes of a tensor of a group. With the last ones, the matrix is read. `found` is false
+  // for other tensors.
+  Status give_to_group(size_t tensor, std::span<const std::byte> bytes, bool& found) {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      GroupedWeights& group = groups[i];
+      const auto members = group.tensors();
+      const auto member = std::find(members.begin(), members.end(), tensor);
+      const size_t matrix = tensors.size() - groups.size() + i;
+      if (member == members.end() || part_of[matrix] >= parts.size()) continue;
+      found = true;
+      std::vector<std::byte>& to = group.bytes[member - members.begin()];
+      const uint64_t left = group_bytes(tensors[tensor]) - to.size();
+      if (bytes.size() > left) {
+        return format_error(tensors[tensor].name, std::to_string(left) + " more bytes at most",
+                            std::to_string(bytes.size()));
+      }
+      to.insert(to.end(), bytes.begin(), bytes.end());
+      const bool is_whole = std::all_of(members.begin(), members.end(), [&](const size_t& each) {
+        return each == GroupedWeights::kNone ||
+               group.bytes[&each - members.data()].size() == group_bytes(tensors[each]);
+      });
+      return is_whole ? read_group(matrix, group) : Status();
+    }
+    return {};
+  }
+
+  Status read_group(size_t matrix, GroupedWeights& group) {
+    constexpr int64_t kRows = 64;  // outputs are neighbours in the files of GPTQ and AWQ
+    std::vector<float> floats_of_rows(static_cast<size_t>(kRows * group.columns));
+    for (int64_t row = 0; row < group.rows; row += kRows) {
+      const int64_t count = std::min(kRows, group.rows - row);
+      const auto numbers =
+          std::span(floats_of_rows).first(static_cast<size_t>(count * group.columns));
+      read_groups(group, tensors, row, count, numbers.data());
+      const auto in_order = std::as_writable_bytes(numbers);
+      rules::turn_numbers(in_order, sizeof(float));
+      MULTIHEAD_TRY(give(matrix, in_order));
+    }
+    for (std::vector<std::byte>& bytes : group.bytes) bytes = {};
+    return {};
+  }
+
   Status give(size_t tensor, std::span<const std::byte> bytes) {
+    bool of_group = false;
+    MULTIHEAD_TRY(give_to_group(tensor, bytes, of_group));
+    if (of_group) return {};
     size_t index = 0;
     MULTIHEAD_TRY(find_part(tensor, index));
     Part& part = parts[index];
@@ -892,6 +944,9 @@ struct ModelLoader::State {
   }
 
   Status view(size_t tensor, std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+    bool of_group = false;
+    MULTIHEAD_TRY(give_to_group(tensor, bytes, of_group));
+    if (of_group) return {};
     size_t index = 0;
     MULTIHEAD_TRY(find_part(tensor, index));
     Part& part = parts[index];
@@ -941,13 +996,17 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
     state->config = config;
     state->tensors.assign(tensors.begin(), tensors.end());
     if (is_gguf(config)) MULTIHEAD_TRY(from_gguf(state->config, state->tensors));
+    MULTIHEAD_TRY(find_groups(state->config, state->tensors, state->groups));
     MULTIHEAD_TRY(read_architecture(state->config, state->model->architecture));
     MULTIHEAD_TRY(read_sentence(state->config, state->model->architecture, state->model->sentence));
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      state->by_name.emplace(without_wrappers(state->tensors[i].name), i);
+    // The matrices of groups come first: MLX has tensors of their names.
+    const size_t count = state->tensors.size(), groups = state->groups.size();
+    for (size_t i = 0; i < count; ++i) {
+      const size_t at = i < groups ? count - groups + i : i - groups;
+      state->by_name.emplace(without_wrappers(state->tensors[at].name), at);
     }
     constexpr size_t kNotNeeded = ~size_t{0};
-    state->part_of.assign(tensors.size(), kNotNeeded);
+    state->part_of.assign(state->tensors.size(), kNotNeeded);
     MULTIHEAD_TRY(state->plan_parts());
     if (team != nullptr) MULTIHEAD_TRY(state->divide(*team));
     loader.state_ = std::move(state);

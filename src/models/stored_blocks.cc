@@ -15,13 +15,14 @@
 namespace multihead::models {
 namespace {
 
-constexpr StoredForm kForms[] = {
+constexpr StoredForm kForms[] = {{Stored::kGroups, "groups", 1, 4},
 #define STORED_TYPE(number, name, numbers, bytes) {Stored::k##name, #name, numbers, bytes},
 #define OTHER_TYPE(number, name)
 #include "models/stored_types.inc"
 #undef OTHER_TYPE
 #undef STORED_TYPE
-    {Stored::kInt8, "int8", kWeightBlock, 34}, {Stored::kInt4, "int4", kWeightBlock, 18}};
+                                 {Stored::kInt8, "int8", kWeightBlock, 34},
+                                 {Stored::kInt4, "int4", kWeightBlock, 18}};
 
 // Sums of products are two statements each, so that no compiler makes one rounding of them.
 

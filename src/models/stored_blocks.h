@@ -15,6 +15,7 @@
 namespace multihead::models {
 
 enum class Stored : uint8_t {
+  kGroups,  // floats, read from a matrix of grouped_weights.h
   kF32,
   kF16,
   kBF16,

@@ -367,7 +367,9 @@ struct GenerateOptions {
 /// Q5_1, Q8_0, Q4_K, Q5_K and Q6_K; without OpenOptions::weights, Q8_0 and Q4_0 are used with their
 /// numbers, as int8 and int4, and the other blocks become int8. Or it is a folder: config.json, and
 /// model.safetensors, or the files that model.safetensors.index.json lists, or the only file with
-/// safetensors; for end_ids and embed() also generation_config.json and the modules of
+/// safetensors; integers with scales of groups, of MLX (affine, 4 and 8 bits), GPTQ (4 and 8) and
+/// AWQ (gemm, 4), are read as the numbers they stand for, and become int8 without
+/// OpenOptions::weights; for end_ids and embed() also generation_config.json and the modules of
 /// sentence-transformers. Files are mapped into memory, and tensors are used there if they need no
 /// conversion; the files must stay as they are while the model lives. Errors: kFormat (a file that
 /// is missing, truncated, of another format or contradicts another), and as ModelLoader; `model` is

@@ -35,6 +35,9 @@ export type ModelFile = PlatformBlob & {
  *   name of each file. They are not kept.
  * - its files, as Blobs with names or responses.
  *
+ * Integers with scales of groups, of MLX (affine, 4 and 8 bits), GPTQ (4 and 8) and AWQ (gemm, 4), are read as the numbers they stand
+ * for; without `weights` they become int8.
+ *
  * Or a GGUF file, which is a whole model with its tokenizer and chat template: as a path, an address that ends with `.gguf`,
  * `ORG/NAME/FILE.gguf`, a Blob or a Response. llama.cpp's architectures llama, qwen2, qwen3, smollm3, olmo2, phi3, starcoder2, gemma,
  * gemma2 and gemma3, with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K. Without `weights`, Q8_0 and Q4_0 are used

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
 #include "multihead/weights.h"
 #include "nn/call_memory.h"
