@@ -1,6 +1,7 @@
 // save_weights(): the weights of a model as a file.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
