@@ -44,6 +44,10 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
     if (a.gated) name = name.substr(6);
     if (a.gated && name == "gelu") name = "gelu_new";
   }
+  if (name == "relu2" && !a.gated) {
+    a.squares = true;
+    name = "relu";
+  }
   const auto activation = activation_named(name);
   if (!activation) {
     config.fail(field, "relu, gelu, gelu_new, gelu_pytorch_tanh or silu", '"' + name + '"');
@@ -58,6 +62,33 @@ std::optional<std::string> entry_of(ConfigReader& config, const char* list, size
   std::string name = list + ("." + std::to_string(layer));
   if (config.find(name) == nullptr) config.fail(name, "an entry for each layer", "nothing");
   return name;
+}
+
+// True if GPT-Neo's list of layers, or its shorter form [[kinds, repeats], ...], says "local". By
+// default every second layer does.
+bool is_local(ConfigReader& config, size_t layer) {
+  std::string entry = entry_of(config, "attention_layers", layer).value_or("");
+  size_t before = 0;  // layers of the groups so far
+  for (size_t group = 0; entry.empty(); ++group) {
+    const std::string types = "attention_types." + std::to_string(group);
+    if (!config.has_members(types)) break;
+    const auto kinds = types + ".0.", repeats = types + ".1";
+    size_t kind = 0;
+    while (config.has(kinds + std::to_string(kind))) ++kind;
+    const auto all = kind * static_cast<size_t>(config.integer(repeats.c_str(), 0, {}));
+    if (layer < before + all) entry = kinds + std::to_string((layer - before) % kind);
+    before += all;
+  }
+  if (entry.empty()) {
+    if (config.has_members("attention_types")) {
+      config.fail("attention_types", "a kind for each layer",
+                  "kinds of " + std::to_string(before) + " layers");
+    }
+    return layer % 2 == 1;
+  }
+  const std::string type = config.text(entry.c_str(), "");
+  if (type != "local" && type != "global") config.fail(entry, "global or local", '"' + type + '"');
+  return type == "local";
 }
 
 // The window of each layer: layer_types of transformers 5, else the rule of the family.
@@ -90,7 +121,9 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
           slides = i % 2 == 0;
           break;
         case Windows::kPattern:
-          slides = (number + 1) % config.integer("sliding_window_pattern", 6, {}) != 0;
+          slides = (number + 1) % config.integer("sliding_window_pattern",
+                                                 family.defaults.window_pattern, {}) !=
+                   0;
           break;
         case Windows::kBetweenFull:
           slides = number % config.integer("global_attn_every_n_layers", 3, {}) != 0;
@@ -102,10 +135,14 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
         case Windows::kWithoutRope:
           slides = layer.rope < 0;
           break;
+        case Windows::kListed:
+          slides = is_local(config, i);
+          break;
       }
     }
     layer.window = slides ? window : 0;
     if (a.ropes.size() > 1) layer.rope = slides ? 1 : 0;
+    if (family.rope_in_windows && window > 0 && !slides) layer.rope = -1;
   }
 }
 
@@ -117,9 +154,13 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
                                      .partial_rotary_field = family.fields.partial_rotary,
                                      .head_dim = a.head_dim,
                                      .positions = family.defaults.positions,
-                                     .phi3 = std::string_view(family.model_type) == "phi3"};
-  const bool by_type =
-      family.windows == Windows::kPattern || family.windows == Windows::kBetweenFull;
+                                     .phi3 = std::string_view(family.model_type) == "phi3",
+                                     .alpha = family.norm_after_rope};
+  if (family.fields.rotary_dim != nullptr) {
+    const int64_t rotated = config.integer(family.fields.rotary_dim, 64, {.most = a.head_dim});
+    fallback.partial_rotary = static_cast<double>(rotated) / static_cast<double>(a.head_dim);
+  }
+  const bool by_type = family.rope_of_windows;
   if (by_type && config.has_members("rope_parameters") &&
       !config.has_members("rope_parameters.full_attention")) {
     config.fail("rope_parameters.full_attention", "an object", "nothing");
@@ -153,6 +194,7 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   if (fields.scale != nullptr) {
     scale = 1.0 / std::sqrt(config.number(fields.scale, defaults.scale, {}));
   }
+  if (fields.scale_factor != nullptr) scale = config.number(fields.scale_factor, 1.0, {});
   if (family.unit_scale || !config.flag(fields.scales, true)) scale = 1.0;
   const bool by_layer = config.flag(fields.scale_by_layer, false);
   for (size_t i = 0; i < a.layers.size(); ++i) {
@@ -165,6 +207,14 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   if (family.scales_embedding) {
     a.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(a.width)));
   }
+  if (fields.embedding_factor != nullptr) {
+    a.embedding_scale = static_cast<float>(config.number(fields.embedding_factor, 1.0, {}));
+  }
+  a.residual_factor = static_cast<float>(config.number(fields.residual_factor, 1.0, {}));
+  a.logit_factor =
+      static_cast<float>(config.number(fields.logit_factor, defaults.logit_factor, {}) /
+                         config.number(fields.logit_divisor, 1.0, {}));
+  a.qkv_cap = static_cast<float>(config.number(fields.qkv_cap, 0.0, cap));
 }
 
 // The id of padding, where the family uses one: RoBERTa counts positions from it, and a classifier
@@ -195,8 +245,9 @@ void read_padding(ConfigReader& config, const Family& family, Architecture& a) {
 void read_positions(ConfigReader& config, const Family& family, Architecture& a) {
   const Names& names = family.names;
   if (names.position != nullptr && family.fields.positions != nullptr) {
-    a.positions =
-        config.integer(family.fields.positions, family.defaults.positions, {.most = kMostRows});
+    a.first_position = family.first_position;
+    a.positions = a.first_position + config.integer(family.fields.positions,
+                                                    family.defaults.positions, {.most = kMostRows});
   }
   read_padding(config, family, a);
   if (names.token_type != nullptr) a.token_types = config.integer("type_vocab_size", 2, {});
@@ -225,7 +276,9 @@ void check_settings(ConfigReader& config, const Family& family) {
     if (value == nullptr || value->kind == ConfigValue::Kind::kNull) continue;
     const std::string text =
         value->kind == ConfigValue::Kind::kText ? value->text : described(value);
-    if (text != setting.value) config.fail(setting.field, setting.value, described(value));
+    const ConfigValue* const other = config.find(setting.value);
+    const std::string wanted = other == nullptr ? setting.value : described(other);
+    if (text != wanted) config.fail(setting.field, wanted, described(value));
   }
 }
 
@@ -333,14 +386,16 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     a.tied = of_tied.flag("tie_word_embeddings", defaults.tied);
   }
   const bool qkv_default = family->qkv_bias, output_default = family->output_bias;
-  a.qkv_bias = config.flag(fields.attention_bias, qkv_default);
-  a.output_bias = config.flag(fields.attention_bias, output_default);
+  const auto either = [](const char* one, const char* other) { return one ? one : other; };
+  a.qkv_bias = config.flag(either(fields.qkv_bias, fields.attention_bias), qkv_default);
+  a.output_bias = config.flag(either(fields.output_bias, fields.attention_bias), output_default);
   a.mlp_bias = config.flag(fields.mlp_bias, family->mlp_bias);
-  a.norm_bias = config.flag(fields.norm_bias, fields.norm_bias == nullptr);
+  a.norm_bias = config.flag(fields.norm_bias, fields.norm_bias == nullptr && family->norm_bias);
   a.transform_bias = config.flag(fields.transform_bias, fields.transform_bias == nullptr);
   a.window_both_sides = family->window_both_sides;
   if (names.patch != nullptr) a.qkv_bias = config.flag("qkv_bias", true);
-  a.parallel = family->parallel_field != nullptr && config.flag(family->parallel_field, true);
+  a.parallel = config.flag(family->parallel_field, family->parallel);
+  a.one_norm = a.parallel && family->one_norm;
   a.causal = family->causal && config.flag("is_causal", true);
   read_activation(config, *family, a);
   read_positions(config, *family, a);

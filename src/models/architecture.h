@@ -37,11 +37,14 @@ struct Architecture {
   bool norm_bias = true, transform_bias = true;
   float eps = 0.0F;
   float embedding_scale = 1.0F;
-  float attention_cap = 0.0F, logit_cap = 0.0F;
+  float residual_factor = 1.0F;                                  // of what attention and MLP add
+  float logit_factor = 1.0F;                                     // before the cap
+  float attention_cap = 0.0F, logit_cap = 0.0F, qkv_cap = 0.0F;  // 0: none
   Activation activation = Activation::kGelu;
   bool gated = false;
+  bool squares = false;                             // the MLP's activation is relu(x)^2
   bool from_gguf = false, neighbour_pairs = false;  // see models/io/gguf.h
-  bool parallel = false;
+  bool parallel = false, one_norm = false;
   bool tied = true;
   bool qkv_bias = false, output_bias = false, mlp_bias = false, output_head_bias = false;
   std::string architecture;  // class that the file was written for, or empty

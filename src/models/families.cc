@@ -181,6 +181,86 @@ constexpr Names kGpt2Names{.embedding = "wte",
                            .output = "lm_head",
                            .classifier = "score"};
 
+// GPT-2's names, with matrices of their own.
+constexpr Names kGptNeoNames = [] {
+  Names names = kGpt2Names;
+  names.qkv = nullptr;
+  names.q = "h.#.attn.attention.q_proj";
+  names.k = "h.#.attn.attention.k_proj";
+  names.v = "h.#.attn.attention.v_proj";
+  names.o = "h.#.attn.attention.out_proj";
+  return names;
+}();
+
+constexpr Names kGptJNames = [] {
+  Names names = kGpt2Names;
+  names.position = names.qkv = names.mlp_norm = nullptr;
+  names.q = "h.#.attn.q_proj";
+  names.k = "h.#.attn.k_proj";
+  names.v = "h.#.attn.v_proj";
+  names.o = "h.#.attn.out_proj";
+  names.up = "h.#.mlp.fc_in";
+  names.down = "h.#.mlp.fc_out";
+  return names;
+}();
+
+constexpr Names kOptNames{.embedding = "embed_tokens",
+                          .position = "embed_positions",
+                          .attention_norm = "layers.#.self_attn_layer_norm",
+                          .q = "layers.#.self_attn.q_proj",
+                          .k = "layers.#.self_attn.k_proj",
+                          .v = "layers.#.self_attn.v_proj",
+                          .o = "layers.#.self_attn.out_proj",
+                          .mlp_norm = "layers.#.final_layer_norm",
+                          .up = "layers.#.fc1",
+                          .down = "layers.#.fc2",
+                          .final_norm = "final_layer_norm",
+                          .output = "lm_head",
+                          .classifier = "score"};
+
+constexpr Names kPhiNames = [] {
+  Names names = kLlamaNames;
+  names.o = "layers.#.self_attn.dense";
+  names.mlp_norm = names.gate = nullptr;
+  names.up = "layers.#.mlp.fc1";
+  names.down = "layers.#.mlp.fc2";
+  names.final_norm = "final_layernorm";
+  return names;
+}();
+
+constexpr Names kGlmNames = [] {
+  Names names = kLlamaNames;
+  names.gate = names.up = nullptr;
+  names.gate_up = kPhi3Names.gate_up;
+  return names;
+}();
+
+constexpr Names kGlm4Names = [] {
+  Names names = kGlmNames;
+  names.attention_out_norm = "layers.#.post_self_attn_layernorm";
+  names.mlp_out_norm = "layers.#.post_mlp_layernorm";
+  return names;
+}();
+
+constexpr Names kCohereNames = [] {
+  Names names = kLlamaNames;
+  names.mlp_norm = nullptr;
+  return names;
+}();
+
+constexpr Names kHunyuanNames = [] {
+  Names names = kLlamaNames;
+  names.q_norm = "layers.#.self_attn.query_layernorm";
+  names.k_norm = "layers.#.self_attn.key_layernorm";
+  return names;
+}();
+
+constexpr Names kArceeNames = [] {
+  Names names = kLlamaNames;
+  names.gate = nullptr;
+  return names;
+}();
+
 constexpr Names kT5Names{
     .embedding = "shared|encoder.embed_tokens",
     .relative_bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
@@ -239,6 +319,13 @@ constexpr Fields kGemmaFields = [] {
   return fields;
 }();
 
+constexpr Fields kStablelmFields = [] {
+  Fields fields;
+  fields.kv_heads = "num_key_value_heads";
+  fields.qkv_bias = "use_qkv_bias";
+  return fields;
+}();
+
 // Heads for questions have "transformer.".
 constexpr Prefix kModelPrefix[] = {"model.", "transformer.", ""};
 constexpr Prefix kGemma3Prefixes[] = {"model.", "language_model.model.", "model.language_model.",
@@ -251,6 +338,7 @@ constexpr Prefix kMpnetPrefix[] = {"mpnet.", ""};
 constexpr Prefix kGpt2Prefix[] = {"transformer.", ""};
 constexpr Prefix kGptNeoxPrefix[] = {"gpt_neox.", ""};
 constexpr Prefix kVitPrefix[] = {"vit.", ""};
+constexpr Prefix kOptPrefixes[] = {"model.decoder.", "decoder.", ""};
 constexpr Prefix kNoPrefix[] = {""};
 
 constexpr Setting kEncoderSettings[] = {{"is_decoder", "false"},
@@ -262,6 +350,12 @@ constexpr Setting kMpnetSettings[] = {{"is_decoder", "false"},
                                       {"relative_attention_num_buckets", "32"}};
 constexpr Setting kGpt2Settings[] = {{"add_cross_attention", "false"}};
 constexpr Setting kGemmaSettings[] = {{"use_bidirectional_attention", "false"}};
+constexpr Setting kQkNormSettings[] = {{"qk_layernorm", "false"}, {"use_qk_norm", "false"}};
+// 350m, which is not read, has both.
+constexpr Setting kOptSettings[] = {{"do_layer_norm_before", "true"},
+                                    {"_remove_final_layer_norm", "false"},
+                                    {"layer_norm_elementwise_affine", "true"},
+                                    {"word_embed_proj_dim", "hidden_size"}};
 constexpr Setting kAlbertSettings[] = {{"inner_group_num", "1"},
                                        {"position_embedding_type", "absolute"}};
 constexpr Setting kVitSettings[] = {{"pooler_act", "tanh"}};
@@ -298,6 +392,41 @@ constexpr Family llama_like(const char* model_type, const Fields& fields, const 
           .qkv_bias = false,
           .output_bias = false,
           .mlp_bias = false};
+}
+
+constexpr Family glm_like(const char* model_type, const Names& names) {
+  Family family = llama_like(model_type, kLlamaFields,
+                             {.kv_heads = 2,
+                              .head_dim = 128,
+                              .positions = 131072,
+                              .eps = 1.5625e-7,
+                              .partial_rotary = 0.5,
+                              .activation = "silu",
+                              .tied = false},
+                             names);
+  family.fields.attention_bias = family.fields.mlp_bias = nullptr;
+  family.fields.qkv_bias = "attention_bias";
+  family.qkv_bias = true;
+  family.rope_neighbours = true;
+  return family;
+}
+
+constexpr Family cohere_like(const char* model_type, double theta) {
+  Family family = llama_like(model_type, kLlamaFields,
+                             {.positions = 8192,
+                              .eps = 1e-5,
+                              .theta = theta,
+                              .logit_factor = 0.0625,
+                              .activation = "silu"},
+                             kCohereNames);
+  family.fields.eps = "layer_norm_eps";
+  family.fields.mlp_bias = nullptr;
+  family.fields.logit_factor = "logit_scale";
+  family.rms_norm = family.norm_bias = false;
+  family.rope_neighbours = true;
+  family.parallel = family.one_norm = true;
+  family.settings = kQkNormSettings;
+  return family;
 }
 
 constexpr Family gemma_like(const char* model_type, const Defaults& defaults, const Names& names) {
@@ -370,7 +499,68 @@ constexpr Family kFamilies[] = {
      .causal = true,
      .rope = true,
      .interleaved_qkv = true,
+     .parallel = true,
      .parallel_field = "use_parallel_residual"},
+    {.model_type = "gpt_neo",
+     .prefixes = kGpt2Prefix,
+     .fields = {.layers = "num_layers",
+                .heads = "num_heads",
+                .eps = "layer_norm_epsilon",
+                .activation = "activation_function",
+                .window = "window_size"},
+     .defaults = {.positions = 2048, .window = 256, .eps = 1e-5, .activation = "gelu_new"},
+     .names = kGptNeoNames,
+     .causal = true,
+     .windows = Windows::kListed,
+     .qkv_bias = false,
+     .unit_scale = true},
+    {.model_type = "gptj",
+     .prefixes = kGpt2Prefix,
+     .fields = {.width = "n_embd",
+                .layers = "n_layer",
+                .heads = "n_head",
+                .mlp = "n_inner",
+                .positions = "n_positions",
+                .eps = "layer_norm_epsilon",
+                .activation = "activation_function",
+                .rotary_dim = "rotary_dim"},
+     .defaults = {.positions = 2048, .eps = 1e-5, .activation = "gelu_new", .tied = false},
+     .names = kGptJNames,
+     .causal = true,
+     .rope = true,
+     .rope_neighbours = true,
+     .qkv_bias = false,
+     .output_bias = false,
+     .parallel = true,
+     .one_norm = true,
+     .logit_bias = true},
+    {.model_type = "opt",
+     .prefixes = kOptPrefixes,
+     .fields = {.mlp = "ffn_dim",
+                .eps = nullptr,
+                .activation = "activation_function",
+                .attention_bias = "enable_bias",
+                .mlp_bias = "enable_bias"},
+     .defaults = {.positions = 2048, .eps = 1e-5, .activation = "relu"},
+     .names = kOptNames,
+     .causal = true,
+     .first_position = 2,
+     .settings = kOptSettings},
+    {.model_type = "phi",
+     .prefixes = kModelPrefix,
+     .fields = {.kv_heads = "num_key_value_heads"},
+     .defaults = {.positions = 2048,
+                  .eps = 1e-5,
+                  .partial_rotary = 0.5,
+                  .activation = "gelu_new",
+                  .tied = false},
+     .names = kPhiNames,
+     .causal = true,
+     .rope = true,
+     .parallel = true,
+     .one_norm = true,
+     .logit_bias = true,
+     .settings = kQkNormSettings},
     llama_like("llama", kLlamaFields,
                {.positions = 2048, .eps = 1e-6, .activation = "silu", .tied = false}, kLlamaNames),
     llama_like("mistral", kWindowFields,
@@ -428,6 +618,131 @@ constexpr Family kFamilies[] = {
       family.norm_whole_qk = true;
       return family;
     }(),
+    [] {
+      // Its norms have no parameters.
+      Family family = llama_like(
+          "olmo", kLlamaFields,
+          {.positions = 2048, .eps = 1e-5, .activation = "silu", .tied = false}, kLlamaNames);
+      family.fields.mlp_bias = family.fields.eps = nullptr;
+      family.fields.qkv_cap = "clip_qkv";
+      family.rms_norm = family.norm_parameters = false;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like("olmo3", kQwen3Fields,
+                                 {.positions = 2048,
+                                  .window = 4096,
+                                  .eps = 1e-5,
+                                  .window_pattern = 4,
+                                  .activation = "silu",
+                                  .tied = false},
+                                 kOlmo2Names);
+      family.norm_whole_qk = true;
+      family.windows = Windows::kPattern;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like(
+          "granite", kLlamaFields,
+          {.positions = 2048, .eps = 1e-6, .activation = "silu", .tied = false}, kLlamaNames);
+      family.fields.scale_factor = "attention_multiplier";
+      family.fields.embedding_factor = "embedding_multiplier";
+      family.fields.residual_factor = "residual_multiplier";
+      family.fields.logit_divisor = "logits_scaling";
+      return family;
+    }(),
+    [] {
+      Family family = llama_like("stablelm", kStablelmFields,
+                                 {.kv_heads = 32,
+                                  .positions = 4096,
+                                  .eps = 1e-5,
+                                  .partial_rotary = 0.25,
+                                  .activation = "silu",
+                                  .tied = false},
+                                 kLlamaNames);
+      family.rms_norm = false;
+      family.parallel_field = "use_parallel_residual";
+      family.one_norm = true;
+      family.settings = kQkNormSettings;
+      return family;
+    }(),
+    glm_like("glm", kGlmNames),
+    glm_like("glm4", kGlm4Names),
+    cohere_like("cohere", 500000.0),
+    [] {
+      Family family = cohere_like("cohere2", 10000.0);
+      family.fields.window = "sliding_window";
+      family.defaults.window = 4096;
+      family.windows = Windows::kPattern;
+      family.rope_in_windows = true;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like("ernie4_5", kLlamaFields,
+                                 {.kv_heads = 2,
+                                  .head_dim = 128,
+                                  .positions = 131072,
+                                  .eps = 1e-5,
+                                  .theta = 500000.0,
+                                  .activation = "silu"},
+                                 kLlamaNames);
+      family.fields.attention_bias = family.fields.mlp_bias = "use_bias";
+      family.rope_neighbours = true;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like("helium", kLlamaFields,
+                                 {.kv_heads = 20,
+                                  .head_dim = 128,
+                                  .positions = 4096,
+                                  .eps = 1e-8,
+                                  .theta = 100000.0,
+                                  .activation = "silu",
+                                  .tied = false},
+                                 kLlamaNames);
+      family.fields.attention_bias = nullptr;
+      family.fields.qkv_bias = "attention_bias";
+      family.rope_neighbours = true;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like("seed_oss", kLlamaFields,
+                                 {.kv_heads = 8,
+                                  .head_dim = 128,
+                                  .positions = 524288,
+                                  .eps = 1e-6,
+                                  .activation = "silu",
+                                  .tied = false},
+                                 kLlamaNames);
+      family.fields.output_bias = "attention_out_bias";
+      family.qkv_bias = true;
+      return family;
+    }(),
+    [] {
+      // Queries and keys are normalized before RoPE, which is in layers with windows only.
+      Family family = llama_like("exaone4", kWindowFields,
+                                 {.kv_heads = 32,
+                                  .positions = 2048,
+                                  .window = 4096,
+                                  .eps = 1e-5,
+                                  .window_pattern = 4,
+                                  .activation = "silu",
+                                  .tied = false},
+                                 kOlmo2Names);
+      family.windows = Windows::kPattern;
+      family.rope_in_windows = true;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like(
+          "hunyuan_v1_dense", kQwen3Fields,
+          {.positions = 2048, .eps = 1e-5, .activation = "silu", .tied = false}, kHunyuanNames);
+      family.fields.window = nullptr;
+      family.norm_after_rope = true;
+      return family;
+    }(),
+    llama_like("arcee", kLlamaFields,
+               {.positions = 4096, .eps = 1e-5, .activation = "relu2", .tied = false}, kArceeNames),
     llama_like("phi3", kWindowFields,
                {.positions = 4096, .eps = 1e-5, .activation = "silu", .tied = false}, kPhi3Names),
     [] {
@@ -480,6 +795,7 @@ constexpr Family kFamilies[] = {
                                          .activation = "gelu_pytorch_tanh"},
                                         kGemma3Names);
       family.windows = Windows::kPattern;
+      family.rope_of_windows = true;
       family.prefixes = kGemma3Prefixes;
       return family;
     }(),

@@ -27,14 +27,23 @@ struct Fields {
   const char* local_theta = "rope_local_base_freq";  // of layers with windows, if theirs differs
   const char* partial_rotary = "partial_rotary_factor";
   const char* attention_bias = nullptr;  // a flag: biases of q, k, v and of the output projection
+  const char* qkv_bias = nullptr;        // likewise of q, k and v only
+  const char* output_bias = nullptr;     // likewise of the output projection only
   const char* mlp_bias = nullptr;
   const char* norm_bias = nullptr;       // a flag, false by default: LayerNorms have biases
   const char* transform_bias = nullptr;  // likewise: Names::transform has one
   const char* scale = nullptr;           // the scale of scores is 1 / sqrt of this field
+  const char* scale_factor = nullptr;    // the scale itself
   const char* scales = nullptr;          // a flag: false is a scale of 1
   const char* scale_by_layer = nullptr;  // a flag: the scale of layer i is divided by i + 1
   const char* attention_cap = nullptr;
   const char* logit_cap = nullptr;
+  const char* qkv_cap = nullptr;           // q, k and v are clamped to plus and minus this
+  const char* embedding_factor = nullptr;  // of embeddings
+  const char* residual_factor = nullptr;   // of what attention and MLP add
+  const char* logit_factor = nullptr;
+  const char* logit_divisor = nullptr;
+  const char* rotary_dim = nullptr;  // number of rotated elements of a head
 };
 
 // Values of fields that a configuration leaves out.
@@ -51,6 +60,8 @@ struct Defaults {
   double scale = 256.0;
   double attention_cap = 0.0;  // 0: none
   double logit_cap = 0.0;
+  double logit_factor = 1.0;
+  int64_t window_pattern = 6;  // of Windows::kPattern
   const char* activation = "gelu";
   bool tied = true;
 };
@@ -103,6 +114,7 @@ enum class Windows : uint8_t {
   kBetweenFull,  // all but layers 0, n, 2 n, ... with n = global_attn_every_n_layers
   kUpper,        // from max_window_layers on, if use_sliding_window is true
   kWithoutRope,  // those without RoPE, if use_sliding_window is true
+  kListed,       // those that attention_layers or attention_types call "local"
 };
 
 // The input of a classifier.
@@ -117,7 +129,7 @@ enum class Classifier : uint8_t {
 // A setting that has one supported value.
 struct Setting {
   const char* field;
-  const char* value;  // as text; "false" for flags
+  const char* value;  // as text; "false" for flags; or the name of a field of the same value
 };
 
 struct Family {
@@ -131,9 +143,15 @@ struct Family {
   bool causal = false;  // unless `is_causal` says otherwise
   bool rms_norm = false;
   bool norm_plus_one = false;         // norms multiply by 1 + weight
+  bool norm_bias = true;              // of LayerNorms; false if fields.norm_bias says so
+  bool norm_parameters = true;        // false: norms have no parameters
   bool norm_whole_qk = false;         // q_norm and k_norm are over all heads, not over each one
+  bool norm_after_rope = false;       // of q and k
   bool norms_first_attention = true;  // false: layer 0 has no attention_norm
   bool rope = false;
+  bool rope_neighbours = false;  // pairs are elements 0 and 1, 2 and 3, ...; else half a head apart
+  bool rope_of_windows = false;  // layers with windows have a base of their own, and no scaling
+  bool rope_in_windows = false;  // only layers with windows have RoPE, if there are any
   Windows windows = Windows::kEvery;
   bool window_both_sides =
       false;                     // a window is the distance to both sides, twice; else to the left
@@ -142,10 +160,14 @@ struct Family {
   bool qkv_bias = true;          // unless fields.attention_bias says otherwise
   bool output_bias = true;       // of attention, likewise
   bool mlp_bias = true;          // unless fields.mlp_bias says otherwise
-  const char* parallel_field = nullptr;  // a flag: attention and MLP have the same input
+  bool parallel = false;         // attention and MLP have the same input
+  const char* parallel_field = nullptr;  // a flag that says so
+  bool one_norm = false;                 // if parallel, attention_norm is the MLP's, too
   bool scales_embedding = false;         // by sqrt(width)
   bool unit_scale = false;               // the scale of scores is 1
   bool positions_after_padding = false;  // positions count real tokens, from the id of padding + 1
+  int64_t first_position = 0;            // row of the position embedding for the first token
+  bool logit_bias = false;               // the output matrix of a language model has a bias
   bool states_before_norm = false;       // the last of hidden_states is before the final norm
   Classifier classifier = Classifier::kLastToken;
   std::span<const Setting> settings = {};

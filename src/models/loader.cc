@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -137,6 +138,7 @@ struct ModelLoader::State {
   std::string missing, wrong;
   engine::Buffer floats, narrowed_row;  // rows in f32
   bool in_heads = false;                // names of heads have no prefix
+  float* unit_weights = nullptr;        // of ones()
 
   Architecture& plan() { return model->architecture; }
 
@@ -257,8 +259,22 @@ struct ModelLoader::State {
   void add_norm(const char* names, int64_t layer, int64_t size, NormParameters& to,
                 bool layer_norm) {
     if (names == nullptr) return;
+    if (!plan().family->norm_parameters) {
+      to.weight = {ones(size), size};
+      return;
+    }
     add_vector(names, layer, ".weight", size, to.weight, 0, plan().family->norm_plus_one);
     if (layer_norm && plan().norm_bias) add_vector(names, layer, ".bias", size, to.bias);
+  }
+
+  // Weights of norms that have none: `size` ones, which are no tensor of the model.
+  float* ones(int64_t size) {
+    if (unit_weights == nullptr) {
+      unit_weights = reinterpret_cast<float*>(take(static_cast<uint64_t>(size) * sizeof(float)));
+      if (unit_weights == nullptr) throw std::bad_alloc();
+      std::fill_n(unit_weights, size, 1.0F);
+    }
+    return unit_weights;
   }
 
   // A matrix with its own memory or as a view.
@@ -348,7 +364,7 @@ struct ModelLoader::State {
     }
     norm(n.attention_out_norm, a.width, layer.attention_out_norm);
     norm(n.attention_sum_norm, a.width, layer.attention_sum_norm);
-    norm(n.mlp_norm, a.width, layer.mlp_norm);
+    if (!a.one_norm) norm(n.mlp_norm, a.width, layer.mlp_norm);
     norm(n.mlp_out_norm, a.width, layer.mlp_out_norm);
     norm(n.mlp_sum_norm, a.width, layer.mlp_sum_norm);
     const bool whole = a.family->norm_whole_qk;
@@ -451,6 +467,7 @@ struct ModelLoader::State {
         break;
       case Output::kLanguageModel:
         if (!a.tied) add_projection(n.output, 0, a.vocabulary, a.width, false, p.output);
+        if (family.logit_bias) add_vector(n.output, 0, ".bias", a.vocabulary, p.output.bias);
         break;
       case Output::kMaskedLanguageModel:
         add_projection(n.transform, 0, a.embedding_width, a.width, a.transform_bias, p.transform);

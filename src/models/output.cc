@@ -102,15 +102,22 @@ Status compute_masked(const Model::Internals& model, const Tensor& state, const 
 
 }  // namespace
 
+double logit_slope(const Architecture& a, double logit) {
+  const double bent = a.logit_cap == 0.0F ? 0.0 : logit / a.logit_cap;
+  return a.logit_factor * (1.0 - bent * bent);
+}
+
 Status compute_logits(const Model::Internals& model, const ConstTensor& state, const Tensor& logits,
                       Context& context) {
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
   MULTIHEAD_TRY(linear(state, output_matrix(p), p.output.bias.view(), logits, context));
-  if (a.logit_cap == 0.0F) return {};
+  if (a.logit_cap == 0.0F && a.logit_factor == 1.0F) return {};
   engine::over_rows(logits.shape.elements(), 16, context, [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {
-      logits.data[i] = a.logit_cap * std::tanh(logits.data[i] / a.logit_cap);
+      float& logit = logits.data[i];
+      logit *= a.logit_factor;
+      if (a.logit_cap != 0.0F) logit = a.logit_cap * std::tanh(logit / a.logit_cap);
     }
   });
   return {};

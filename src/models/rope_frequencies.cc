@@ -155,6 +155,11 @@ void RopeFrequencies::scale(ConfigReader& config, ConfigReader& group, int64_t r
   if (type == "linear") {
     if (!needs_factor()) return;
     for (double& frequency : base_) frequency /= factor;
+  } else if (type == "dynamic" && fallback.alpha && group.has("alpha")) {
+    const auto dim = static_cast<double>(rotary);
+    if (rotary < 4) config.fail("head_dim", "4 or more for alpha", std::to_string(rotary));
+    theta_ *= std::pow(number("alpha", 1.0), dim / (dim - 2.0));
+    write_frequencies(theta_, rotary, base_.data());
   } else if (type == "dynamic") {
     if (!needs_factor()) return;
     limit_ = positions;

@@ -306,7 +306,7 @@ class Runner {
           if (a_.embedding_scale != 1.0F) {
             for (int64_t c = 0; c < width; ++c) to[c] *= a_.embedding_scale;
           }
-          int64_t position = before_ + token;
+          int64_t position = a_.first_position + before_ + token;
           if (after_padding) {
             // RoBERTa: padding has the position of its own id.
             position = id == a_.padding_id ? a_.padding_id : a_.padding_id + ++real;
@@ -337,7 +337,7 @@ class Runner {
     for (int64_t row = 0; row < rows(); ++row) {
       const float* const d = w_.gradient + row * a_.width;
       add(gradients.embedding, pass_.inputs.ids[static_cast<size_t>(row)], d, a_.embedding_scale);
-      add(gradients.position, row % pass_.tokens, d, 1.0F);
+      add(gradients.position, a_.first_position + row % pass_.tokens, d, 1.0F);
     }
   }
 
@@ -385,7 +385,8 @@ class Runner {
       call.rotation = {.cos = nn::moved(w_.cos, offset),
                        .sin = nn::moved(w_.sin, offset),
                        .pairs = a_.ropes[static_cast<size_t>(plan.rope)].pairs(),
-                       .step = pairs_};
+                       .step = pairs_,
+                       .neighbours = a_.family->rope_neighbours};
     }
     AttentionOptions& options = call.attention;
     options.scale = plan.scale;

@@ -372,6 +372,21 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
                {"bert", "is_decoder", yes},
                {"albert", "inner_group_num", ConfigValue{Kind::kNumber, 2, {}}},
                {"gpt2", "add_cross_attention", yes},
+               {"opt", "do_layer_norm_before", ConfigValue{Kind::kBool, 0, {}}},
+               {"opt", "_remove_final_layer_norm", yes},
+               {"opt", "layer_norm_elementwise_affine", ConfigValue{Kind::kBool, 0, {}}},
+               {"opt", "word_embed_proj_dim", ConfigValue{Kind::kNumber, 8, {}}},
+               {"phi", "qk_layernorm", yes},
+               {"stablelm", "qk_layernorm", yes},
+               {"cohere", "use_qk_norm", yes},
+               {"arcee", "hidden_act", text("relu3")},
+               {"llama3", "hidden_act", text("relu2")},
+               {"gptj", "rotary_dim", ConfigValue{}},
+               {"gptj", "rotary_dim", ConfigValue{Kind::kNumber, 10, {}}},
+               {"gpt_neo", "attention_layers.1", text("sparse")},
+               {"granite", "residual_multiplier", ConfigValue{Kind::kNumber, 0, {}}},
+               {"granite", "logits_scaling", ConfigValue{}},
+               {"olmo", "clip_qkv", minus},
                {"vit", "pooler_act", text("relu")}};
   for (const auto& each : cases) {
     const Status status = read_changed(each.model, each.setting, each.value);
@@ -656,6 +671,20 @@ TEST(ModelConfig, ListsOfLayersThatAreTooShortAreNamed) {
     EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).argument(),
               std::string("config.json: ") + setting);
   }
+  // GPT-Neo's form [[kinds, repeats], ...] in place of a list.
+  Files files;
+  read_files("gpt_neo", files);
+  std::erase_if(files.config,
+                [](const auto& field) { return field.first.starts_with("attention_layers"); });
+  ModelLoader loader;
+  EXPECT_TRUE(ModelLoader::create(files.config, files.tensors, {}, loader).ok());
+  files.config["attention_types.1.0.0"] = text("sparse");
+  EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).argument(),
+            "config.json: attention_types.1.0.0");
+  std::erase_if(files.config,
+                [](const auto& field) { return field.first.starts_with("attention_types.1"); });
+  EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).message(),
+            "config.json: attention_types: expected a kind for each layer, got kinds of 2 layers");
 }
 
 // Numbers of a tensor (count) of a golden model, which is in f32.

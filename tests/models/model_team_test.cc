@@ -48,7 +48,7 @@ std::vector<std::byte> bytes_of(const std::vector<float>& numbers) {
 void make_wide(const std::string& name, WideModel& wide) {
   ASSERT_TRUE(models::read_config(model_folder(name) + "/config.json", wide.config).ok());
   for (const char* width :
-       {"hidden_size", "intermediate_size", "n_embd", "vocab_size", "head_dim"}) {
+       {"hidden_size", "intermediate_size", "n_embd", "n_inner", "vocab_size", "head_dim"}) {
     const auto found = wide.config.find(width);
     if (found != wide.config.end()) found->second.number *= kWider;
   }
@@ -91,7 +91,7 @@ Model load(const WideModel& wide, const OpenOptions& options, const engine::Team
 TEST(ModelInATeam, GivesTheBitsOfOneWithAShareOfTheMatrices) {
   const std::vector<int32_t> ids = {3, 14, 15, 92, 65, 35};
   // Transposed and tied; interleaved q, k and v; q, k and v as one; and each by itself.
-  for (const char* name : {"gpt2", "gpt_neox", "phi3", "llama3"}) {
+  for (const char* name : {"gpt2", "gpt_neox", "phi3", "llama3", "gptj", "olmo", "glm"}) {
     WideModel wide;
     make_wide(name, wide);
     for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kInt8}) {
@@ -125,7 +125,8 @@ TEST(ModelInATeam, SessionsStoreAShareOfTheHeads) {
   // The caches grow after the prompt. Gemma 2's layers with a window have ring caches.
   std::vector<int32_t> ids(67);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((7 * i + 3) % 97);
-  for (const char* name : {"gpt2", "gemma2", "llama3"}) {
+  for (const char* name :
+       {"gpt2", "gemma2", "llama3", "gptj", "olmo", "granite", "cohere2", "arcee"}) {
     WideModel wide;
     make_wide(name, wide);
     for (const DType cache_type : {DType::kF32, DType::kInt8}) {

@@ -159,9 +159,11 @@ void expect_sites_follow(const std::string& name, const Model& model, const OwnI
 
     std::vector<double> attn_out = formulas.project(of(Site::kZ), p.o);
     formulas.norm(attn_out, p.attention_out_norm, width);
+    for (double& number : attn_out) number *= static_cast<double>(a.residual_factor);
     expect_close(of(Site::kAttnOut), attn_out, 2e-5, where + "attn_out");
     std::vector<double> mlp_out = formulas.project(of(Site::kMlpHidden), p.down);
     formulas.norm(mlp_out, p.mlp_out_norm, width);
+    for (double& number : mlp_out) number *= static_cast<double>(a.residual_factor);
     expect_close(of(Site::kMlpOut), mlp_out, 2e-5, where + "mlp_out");
     std::vector<double> mid = doubles(of(Site::kResidPre));
     for (size_t i = 0; i < mid.size(); ++i) mid[i] += static_cast<double>(of(Site::kAttnOut)[i]);

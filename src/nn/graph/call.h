@@ -27,7 +27,8 @@ struct Probe {
 struct Rotation {
   const float *cos = nullptr, *sin = nullptr;
   int64_t pairs = 0, step = 0;
-  bool reversed = false;  // by the negative angles
+  bool neighbours = false;  // pairs are elements 0 and 1, 2 and 3, ...; else half a head apart
+  bool reversed = false;    // by the negative angles
 
   bool given() const { return pairs > 0; }
 };

@@ -46,6 +46,16 @@ class Forward {
         }
         engine::scale_heads(frame_.heads(op.out), call_.head_scales, context_);
         return {};
+      case Operation::Kind::kScale:
+        if (!frame_.same_place(op.in, op.out)) {
+          engine::copy_rows(frame_.heads(op.in), frame_.heads(op.out), context_);
+        }
+        engine::scale_heads(frame_.heads(op.out), {&op.number, 1}, context_);
+        return {};
+      case Operation::Kind::kClamp:
+        over_heads(frame_.heads(op.in), frame_.heads(op.out),
+                   [&](float in, float& out) { out = std::clamp(in, -op.number, op.number); });
+        return {};
       case Operation::Kind::kActivate:
         return activate(op);
       case Operation::Kind::kAdd:
@@ -187,7 +197,13 @@ void rotate_heads(const Rotation& rotation, const Tensor& from, const Tensor& to
       for (int64_t h = 0; h < heads; ++h, in += from.strides[1], out += to.strides[1]) {
         // In place the compiler vectorizes, because it knows which addresses are equal.
         if (in != out) std::copy_n(in, width, out);
-        rules::rotate_vector(out, out, width, 2 * rotation.pairs, Rope::Style::kHalf, cos, sin);
+        // The compiler sees which style each call has.
+        if (rotation.neighbours) {
+          rules::rotate_vector(out, out, width, 2 * rotation.pairs, Rope::Style::kInterleaved, cos,
+                               sin);
+        } else {
+          rules::rotate_vector(out, out, width, 2 * rotation.pairs, Rope::Style::kHalf, cos, sin);
+        }
       }
     }
   });
@@ -228,7 +244,17 @@ Status forward_after(models::Site site, const ConstTensor& rows, const Graph& gr
     if (call.probe != nullptr) {
       MULTIHEAD_TRY(visit(*call.probe, graph, frame, static_cast<ValueId>(id)));
     }
-    return play(static_cast<size_t>(value.writer) + 1, graph, frame, call, context);
+    const auto next = static_cast<size_t>(value.writer) + 1;
+    // A norm of the input that is read later, too: the one of GPT-J, for attention and MLP.
+    for (size_t at = 0; at < next; ++at) {
+      const Operation& op = graph.operations[at];
+      if (op.kind != Operation::Kind::kNorm || op.in != graph.input || !acts(op, call)) continue;
+      const bool is_read = std::any_of(graph.operations.begin() + static_cast<ptrdiff_t>(next),
+                                       graph.operations.end(),
+                                       [&](const Operation& later) { return later.in == op.out; });
+      if (is_read) MULTIHEAD_TRY(Forward(graph, frame, call, context).run(op));
+    }
+    return play(next, graph, frame, call, context);
   }
   return {};
 }
