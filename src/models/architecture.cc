@@ -129,8 +129,8 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
           slides = number % config.integer("global_attn_every_n_layers", 3, {}) != 0;
           break;
         case Windows::kUpper:
-          slides =
-              number >= config.integer("max_window_layers", 28, {.least = 0, .most = kMostRows});
+          slides = number >= config.integer("max_window_layers", family.defaults.window_pattern,
+                                            {.least = 0, .most = kMostRows});
           break;
         case Windows::kWithoutRope:
           slides = layer.rope < 0;
@@ -315,23 +315,42 @@ Status read_end_ids(const Config& config, const std::string& setting, std::vecto
 
 Status read_architecture(const Config& given, Architecture& architecture) {
   ConfigReader top(given, "");
-  const Family* const family =
-      top.has("model_type") ? find_family(top.text("model_type", "")) : nullptr;
+  std::string prefix, type_field = "model_type";
+  std::string type = top.has("model_type") ? top.text("model_type", "") : "";
+  const std::string model_type = type;
+  const TextPart* const part = find_text_part(type);
+  if (part != nullptr) {
+    // Older files of Qwen2-VL have the settings of the text beside those of the images.
+    if (top.has_members("text_config")) prefix = "text_config.";
+    if (!prefix.empty() && top.has(prefix + type_field)) {
+      type_field = prefix + type_field;
+      type = top.text(type_field.c_str(), "");
+      const TextPart* const inner = find_text_part(type);
+      if (inner != nullptr) type = inner->text;
+    } else {
+      type = part->text;
+    }
+  }
+  const Family* const family = find_family(type);
   MULTIHEAD_TRY(top.status());
-  if (family == nullptr) {
-    std::string known;
-    for (const Family& each : families())
-      known += (known.empty() ? "" : ", ") + std::string(each.model_type);
-    return setting_error("model_type", "one of " + known + ", gemma3",
-                         described(top.find("model_type")));
+  if (family == nullptr || (part != nullptr && !family->causal)) {
+    std::string known = "one of ";
+    for (const Family& each : families()) {
+      if (part == nullptr || each.causal) known += std::string(each.model_type) + ", ";
+    }
+    for (const TextPart& each : text_parts()) known += std::string(each.model_type) + ", ";
+    known.resize(known.size() - 2);
+    return setting_error(type_field, known, described(top.find(type_field)));
   }
   check_quantization(top);
-  ConfigReader config(given, family->config_prefix);
+  ConfigReader config(given, prefix);
   const Fields& fields = family->fields;
   const Defaults& defaults = family->defaults;
   const Names& names = family->names;
   Architecture a;
   a.family = family;
+  a.model_type = model_type;
+  a.text_part = part != nullptr;
   a.neighbour_pairs = top.flag("gguf/neighbour_pairs", false);
   a.from_gguf = top.flag("gguf", false);
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
@@ -341,14 +360,14 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     if (config.find(field) == nullptr && absent == 0) config.fail(field, "a number", "nothing");
     return config.integer(field, std::max<int64_t>(1, absent), {.most = most});
   };
-  a.width = extent(fields.width);
+  a.width = extent(fields.width, a.text_part ? defaults.width : 0);
   a.heads = extent(fields.heads, defaults.heads);
-  const int64_t layers = extent(fields.layers, 0, kMostLayers);
+  const int64_t layers = extent(fields.layers, a.text_part ? defaults.layers : 0, kMostLayers);
   if (names.embedding != nullptr) {
     a.vocabulary = extent("vocab_size", defaults.vocabulary, kMostRows);
   }
   const Integers or_derived{.null_is_zero = true};
-  a.mlp = config.integer(fields.mlp, 0, or_derived);
+  a.mlp = config.integer(fields.mlp, a.text_part ? defaults.mlp : 0, or_derived);
   if (a.mlp == 0) a.mlp = 4 * a.width;
   a.embedding_width =
       names.embedding_projection != nullptr ? config.integer("embedding_size", 128, {}) : a.width;
@@ -411,7 +430,6 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   MULTIHEAD_TRY(config.status());
   if (family->causal) {
     // Only language models generate.
-    const std::string prefix(family->config_prefix);
     MULTIHEAD_TRY(read_end_ids(given, prefix + "eos_token_id", a.end_ids));
     if (a.end_ids.empty() && !prefix.empty()) {
       MULTIHEAD_TRY(read_end_ids(given, "eos_token_id", a.end_ids));

@@ -1,6 +1,4 @@
 // The table of families.
-#include <algorithm>
-#include <iterator>
 #include <span>
 #include <string_view>
 
@@ -328,8 +326,10 @@ constexpr Fields kStablelmFields = [] {
 
 // Heads for questions have "transformer.".
 constexpr Prefix kModelPrefix[] = {"model.", "transformer.", ""};
-constexpr Prefix kGemma3Prefixes[] = {"model.", "language_model.model.", "model.language_model.",
-                                      "language_model.", ""};
+// Of text parts: "language_model.model." and "language_model." (heads) are older names.
+constexpr Prefix kTextPartPrefixes[] = {"model.language_model.", "language_model.model.",
+                                        "model.text_model.",     "model.",
+                                        "language_model.",       ""};
 constexpr Prefix kBertPrefix[] = {"bert.", ""};
 constexpr Prefix kRobertaPrefix[] = {"roberta.", ""};
 constexpr Prefix kDistilBertPrefix[] = {"distilbert.", ""};
@@ -392,6 +392,34 @@ constexpr Family llama_like(const char* model_type, const Fields& fields, const 
           .qkv_bias = false,
           .output_bias = false,
           .mlp_bias = false};
+}
+
+constexpr Family qwen2_like(const char* model_type, const Defaults& defaults) {
+  Family family = llama_like(model_type, kWindowFields, defaults, kLlamaNames);
+  family.qkv_bias = true;
+  family.windows = Windows::kUpper;
+  return family;
+}
+
+constexpr Family qwen3_like(const char* model_type, int64_t positions, double theta) {
+  Family family = llama_like(model_type, kQwen3Fields,
+                             {.vocabulary = 151936,
+                              .heads = 32,
+                              .width = 4096,
+                              .layers = 32,
+                              .mlp = 22016,
+                              .kv_heads = 32,
+                              .head_dim = 128,
+                              .positions = positions,
+                              .window = 4096,
+                              .eps = 1e-6,
+                              .theta = theta,
+                              .window_pattern = 28,
+                              .activation = "silu",
+                              .tied = false},
+                             kQwen3Names);
+  family.windows = Windows::kUpper;
+  return family;
 }
 
 constexpr Family glm_like(const char* model_type, const Names& names) {
@@ -562,41 +590,56 @@ constexpr Family kFamilies[] = {
      .logit_bias = true,
      .settings = kQkNormSettings},
     llama_like("llama", kLlamaFields,
-               {.positions = 2048, .eps = 1e-6, .activation = "silu", .tied = false}, kLlamaNames),
+               {.vocabulary = 32000,
+                .heads = 32,
+                .width = 4096,
+                .layers = 32,
+                .mlp = 11008,
+                .positions = 2048,
+                .eps = 1e-6,
+                .activation = "silu",
+                .tied = false},
+               kLlamaNames),
     llama_like("mistral", kWindowFields,
-               {.kv_heads = 8,
+               {.vocabulary = 32000,
+                .heads = 32,
+                .width = 4096,
+                .layers = 32,
+                .mlp = 14336,
+                .kv_heads = 8,
                 .positions = 131072,
                 .window = 4096,
                 .eps = 1e-6,
                 .activation = "silu",
                 .tied = false},
                kLlamaNames),
-    [] {
-      Family family = llama_like("qwen2", kWindowFields,
-                                 {.kv_heads = 32,
-                                  .positions = 32768,
-                                  .window = 4096,
-                                  .eps = 1e-6,
-                                  .activation = "silu",
-                                  .tied = false},
-                                 kLlamaNames);
-      family.qkv_bias = true;
-      family.windows = Windows::kUpper;
-      return family;
-    }(),
-    [] {
-      Family family = llama_like("qwen3", kQwen3Fields,
-                                 {.kv_heads = 32,
-                                  .head_dim = 128,
-                                  .positions = 32768,
-                                  .window = 4096,
-                                  .eps = 1e-6,
-                                  .activation = "silu",
-                                  .tied = false},
-                                 kQwen3Names);
-      family.windows = Windows::kUpper;
-      return family;
-    }(),
+    qwen2_like("qwen2", {.vocabulary = 151936,
+                         .heads = 32,
+                         .width = 4096,
+                         .layers = 32,
+                         .mlp = 22016,
+                         .kv_heads = 32,
+                         .positions = 32768,
+                         .window = 4096,
+                         .eps = 1e-6,
+                         .window_pattern = 28,
+                         .activation = "silu",
+                         .tied = false}),
+    qwen2_like("qwen2_vl_text", {.vocabulary = 152064,
+                                 .heads = 64,
+                                 .width = 8192,
+                                 .layers = 80,
+                                 .mlp = 29568,
+                                 .kv_heads = 8,
+                                 .positions = 32768,
+                                 .window = 4096,
+                                 .eps = 1e-5,
+                                 .theta = 1000000.0,
+                                 .window_pattern = 80,
+                                 .activation = "silu",
+                                 .tied = false}),
+    qwen3_like("qwen3", 32768, 10000.0),
+    qwen3_like("qwen3_vl_text", 128000, 500000.0),
     [] {
       Fields fields = kLlamaFields;
       fields.window = "sliding_window";
@@ -786,6 +829,9 @@ constexpr Family kFamilies[] = {
       Family family = scaled_gemma_like("gemma3_text",
                                         {.vocabulary = 262208,
                                          .heads = 8,
+                                         .width = 2304,
+                                         .layers = 26,
+                                         .mlp = 9216,
                                          .kv_heads = 4,
                                          .head_dim = 256,
                                          .positions = 131072,
@@ -796,7 +842,6 @@ constexpr Family kFamilies[] = {
                                         kGemma3Names);
       family.windows = Windows::kPattern;
       family.rope_of_windows = true;
-      family.prefixes = kGemma3Prefixes;
       return family;
     }(),
     {.model_type = "t5",
@@ -826,27 +871,37 @@ constexpr Family kFamilies[] = {
     kModernBert,
 };
 
-// The text part of the model with images: gemma3_text below another key.
-constexpr Family kGemma3 = [] {
-  const Family* const text =
-      std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                   [](const Family& family) { return Prefix(family.model_type) == "gemma3_text"; });
-  Family family = *text;
-  family.model_type = "gemma3";
-  family.config_prefix = "text_config.";
-  return family;
-}();
+constexpr TextPart kTextParts[] = {{"gemma3", "gemma3_text"},
+                                   {"qwen2_vl", "qwen2_vl_text"},
+                                   {"qwen2_5_vl", "qwen2_vl_text"},
+                                   {"qwen2_5_vl_text", "qwen2_vl_text"},
+                                   {"qwen3_vl", "qwen3_vl_text"},
+                                   {"mistral3", "mistral"},
+                                   {"idefics3", "llama"},
+                                   {"smolvlm", "llama"},
+                                   {"llava", "llama"},
+                                   {"llava_next", "llama"}};
+
+template <class Row>
+const Row* find(std::span<const Row> rows, std::string_view model_type) {
+  for (const Row& row : rows) {
+    if (model_type == row.model_type) return &row;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
 const Family* find_family(std::string_view model_type) {
-  if (model_type == kGemma3.model_type) return &kGemma3;
-  const auto* const found =
-      std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                   [&](const Family& family) { return model_type == family.model_type; });
-  return found == std::end(kFamilies) ? nullptr : found;
+  return find<Family>(kFamilies, model_type);
+}
+
+const TextPart* find_text_part(std::string_view model_type) {
+  return find<TextPart>(kTextParts, model_type);
 }
 
 std::span<const Family> families() { return kFamilies; }
+std::span<const TextPart> text_parts() { return kTextParts; }
+std::span<const Prefix> text_part_prefixes() { return kTextPartPrefixes; }
 
 }  // namespace multihead::models

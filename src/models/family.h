@@ -48,8 +48,9 @@ struct Fields {
 
 // Values of fields that a configuration leaves out.
 struct Defaults {
-  int64_t vocabulary = 0;  // 0: the configuration must say it
-  int64_t heads = 0;       // likewise
+  // 0: the configuration must say it. Only the text parts of models with images may leave out the
+  // width, the number of layers and the MLP's width.
+  int64_t vocabulary = 0, heads = 0, width = 0, layers = 0, mlp = 0;
   int64_t kv_heads = 0;    // 0: the number of heads
   int64_t head_dim = 0;    // 0: width / heads
   int64_t positions = 512;
@@ -61,7 +62,7 @@ struct Defaults {
   double attention_cap = 0.0;  // 0: none
   double logit_cap = 0.0;
   double logit_factor = 1.0;
-  int64_t window_pattern = 6;  // of Windows::kPattern
+  int64_t window_pattern = 6;  // of Windows::kPattern and kUpper
   const char* activation = "gelu";
   bool tied = true;
 };
@@ -134,7 +135,6 @@ struct Setting {
 
 struct Family {
   const char* model_type;
-  const char* config_prefix = "";                   // of all fields, as in "text_config."
   std::span<const std::string_view> prefixes = {};  // of the names of parameters
   Fields fields = {};
   Defaults defaults = {};
@@ -173,9 +173,18 @@ struct Family {
   std::span<const Setting> settings = {};
 };
 
+// A type that is read as another one: most have images, too, and are read without them. Their
+// text's settings are below text_config, which may name another type for `text`.
+struct TextPart {
+  const char *model_type, *text;
+};
+
 // Null if there is no such family.
 const Family* find_family(std::string_view model_type);
-// All families but gemma3, whose settings are below another key.
+const TextPart* find_text_part(std::string_view model_type);
 std::span<const Family> families();
+std::span<const TextPart> text_parts();
+// Before the names of parameters of a text part.
+std::span<const std::string_view> text_part_prefixes();
 
 }  // namespace multihead::models

@@ -164,7 +164,9 @@ struct ModelLoader::State {
       rest_of_names = end == std::string_view::npos ? "" : rest_of_names.substr(end + 1);
       const size_t number = name.find('#');
       if (number != std::string::npos) name.replace(number, 1, std::to_string(layer));
-      for (const std::string_view prefix : model->architecture.family->prefixes) {
+      const Architecture& a = model->architecture;
+      for (const std::string_view prefix :
+           a.text_part ? text_part_prefixes() : a.family->prefixes) {
         result.push_back(std::string(prefix) + name + std::string(suffix));
         // Older names of LayerNorm's parameters.
         if (suffix == ".weight") result.push_back(std::string(prefix) + name + ".gamma");
@@ -518,7 +520,7 @@ struct ModelLoader::State {
   void describe() {
     const Architecture& a = plan();
     ModelInfo& info = model->info;
-    info.model_type = a.family->model_type;
+    info.model_type = a.model_type;
     info.causal = a.causal;
     info.takes_pixels = a.family->names.patch != nullptr;
     info.num_layers = static_cast<int64_t>(a.layers.size());

@@ -38,6 +38,9 @@ using testing::logits_of;
 using testing::model_folder;
 using testing::open_golden;
 
+ConfigValue number(double value) { return {ConfigValue::Kind::kNumber, value, {}}; }
+ConfigValue text(const char* value) { return {ConfigValue::Kind::kText, 0, value}; }
+
 // The files of a golden model in memory.
 struct Files {
   Config config;
@@ -276,22 +279,72 @@ TEST(ModelLoader, OtherFormsOfNames) {
   EXPECT_EQ(a, b);
 }
 
-// The text part of Gemma 3 with images: settings below text_config, and other prefixes.
+// A golden model as the text part of one with images: settings below text_config, other prefixes.
+void read_text_part(const std::string& name, const char* model_type, const std::string& prefix,
+                    Files& files) {
+  read_files(name, files);
+  Config config;
+  for (auto& [setting, value] : files.config) config["text_config." + setting] = std::move(value);
+  config["model_type"] = text(model_type);
+  files.config = std::move(config);
+  for (StoredTensor& tensor : files.tensors) {
+    tensor.name = tensor.name.starts_with("model.") ? prefix + tensor.name.substr(6)
+                                                    : "language_model." + tensor.name;
+  }
+}
+
 TEST(ModelLoader, TextPartOfAModelWithImages) {
   Context context(1);
-  const std::vector<int32_t> ids = golden_ids("gemma3", "short.input_ids");
-  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+  const struct {
+    const char *name, *model_type;
+    bool says_type;
+  } cases[] = {{"gemma3", "gemma3", true},  {"gemma3", "gemma3", false},
+               {"qwen2", "qwen2_vl", true}, {"mistral", "mistral3", false},
+               {"phi3", "llava", true},     {"llama3", "smolvlm", false}};
+  for (const auto& [name, model_type, says_type] : cases) {
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    for (const char* prefix :
+         {"language_model.model.", "model.language_model.", "model.text_model.", "model."}) {
+      Files files;
+      read_text_part(name, model_type, prefix, files);
+      if (!says_type) files.config.erase("text_config.model_type");
+      Model model;
+      const Status status = load(files, {}, 4096, model);
+      ASSERT_TRUE(status.ok()) << model_type << prefix << status.message();
+      EXPECT_EQ(model.info().model_type, model_type);
+      EXPECT_EQ(logits_of(model, ids, context), logits_of(open_golden(name), ids, context));
+    }
+  }
+}
+
+// transformers leaves out settings of a text part that are the defaults of its class.
+TEST(ModelLoader, TextPartsHaveTheDefaultsOfTheirClass) {
+  const std::pair<const char*, const char*> cases[] = {{"hidden_size", "(120, 4096)"},
+                                                       {"vocab_size", "(32000, 16)"},
+                                                       {"intermediate_size", "(14336, 16)"},
+                                                       {"num_hidden_layers", "layers.2."},
+                                                       {"num_attention_heads", "(256, 16)"}};
+  for (const auto& [setting, told] : cases) {
     Files files;
-    read_files("gemma3", files);
-    Config config;
-    for (auto& [name, value] : files.config) config["text_config." + name] = std::move(value);
-    config["model_type"] = {ConfigValue::Kind::kText, 0, "gemma3"};
-    files.config = std::move(config);
-    for (StoredTensor& tensor : files.tensors) tensor.name = prefix + tensor.name.substr(6);
-    Model model;
-    const Status status = load(files, {}, 4096, model);
-    ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(logits_of(model, ids, context), logits_of(open_golden("gemma3"), ids, context));
+    read_text_part("mistral", "mistral3", "model.language_model.", files);
+    files.config.erase("text_config." + std::string(setting));
+    files.config["text_config.head_dim"] = number(8);
+    ModelLoader loader;
+    const Status status = ModelLoader::create(files.config, files.tensors, {}, loader);
+    EXPECT_NE(status.message().find(told), std::string::npos) << setting << status.message();
+  }
+}
+
+TEST(ModelLoader, TextPartsOfOtherTypesAreNamed) {
+  for (const char* type : {"mixtral", "bert"}) {
+    Files files;
+    read_text_part("mistral", "llava", "model.language_model.", files);
+    files.config["text_config.model_type"] = text(type);
+    ModelLoader loader;
+    const Status status = ModelLoader::create(files.config, files.tensors, {}, loader);
+    EXPECT_EQ(status.argument(), "config.json: text_config.model_type");
+    EXPECT_NE(status.message().find("llama, mistral"), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find("roberta"), std::string::npos) << status.message();
   }
 }
 
@@ -335,9 +388,6 @@ TEST(ModelLoader, TensorsMustBeComplete) {
   Model model;
   EXPECT_NE(loader.finish(model).message().find(files.tensors[first].name), std::string::npos);
 }
-
-ConfigValue number(double value) { return {ConfigValue::Kind::kNumber, value, {}}; }
-ConfigValue text(const char* value) { return {ConfigValue::Kind::kText, 0, value}; }
 
 Status read_changed(const std::string& name, const std::string& setting, ConfigValue value) {
   Files files;
