@@ -23,7 +23,8 @@ std::optional<Activation> activation_named(const std::string& name) {
       {"relu", Activation::kRelu},          {"gelu", Activation::kGelu},
       {"gelu_python", Activation::kGelu},   {"gelu_new", Activation::kGeluTanh},
       {"gelu_fast", Activation::kGeluTanh}, {"gelu_pytorch_tanh", Activation::kGeluTanh},
-      {"silu", Activation::kSilu},          {"swish", Activation::kSilu}};
+      {"silu", Activation::kSilu},          {"swish", Activation::kSilu},
+      {"swiglu", Activation::kSilu}};
   for (const auto& [known, activation] : kNames) {
     if (name == known) return activation;
   }
@@ -100,7 +101,7 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
   if (!switched || config.flag("use_sliding_window", false)) {
     window = config.integer(family.fields.window, family.defaults.window,
                             {.least = 0, .most = kMostRows, .null_is_zero = true});
-    if (family.window_both_sides && window > 0) window = window / 2 + 1;
+    if (a.window_both_sides && window > 0) window = window / 2 + 1;
   }
   for (size_t i = 0; i < a.layers.size() && config.status().ok(); ++i) {
     LayerPlan& layer = a.layers[i];
@@ -250,7 +251,12 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
                                                     family.defaults.positions, {.most = kMostRows});
   }
   read_padding(config, family, a);
-  if (names.token_type != nullptr) a.token_types = config.integer("type_vocab_size", 2, {});
+  if (names.token_type != nullptr) {
+    a.token_types = config.integer("type_vocab_size", 2, {.least = 0});
+  }
+  if (family.token_dropout && config.flag("token_dropout", false)) {
+    a.mask_id = config.integer("mask_token_id", -1, {.least = 0, .most = a.vocabulary - 1});
+  }
   if (names.relative_bias != nullptr) {
     const char* const field = "relative_attention_num_buckets";
     a.buckets = config.integer(field, 32, {.least = 4});
@@ -331,7 +337,8 @@ Status read_architecture(const Config& given, Architecture& architecture) {
       type = part->text;
     }
   }
-  const Family* const family = find_family(type);
+  const Family* family = find_family(type);
+  if (type == "nomic_bert" && top.has("n_embd")) family = &nomic_bert_of_remote_code();
   MULTIHEAD_TRY(top.status());
   if (family == nullptr || (part != nullptr && !family->causal)) {
     std::string known = "one of ";
@@ -392,9 +399,8 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   }
   MULTIHEAD_TRY(config.status());
   a.layers.resize(static_cast<size_t>(layers));
-  a.parameter_sets = names.embedding_projection != nullptr
-                         ? config.integer("num_hidden_groups", 1, {.most = layers})
-                         : layers;
+  a.parameter_sets =
+      family->shares_layers ? config.integer("num_hidden_groups", 1, {.most = layers}) : layers;
   for (int64_t i = 0; i < layers; ++i) {
     // Layer i of L belongs to group floor(i / (L / groups)).
     a.layers[static_cast<size_t>(i)].weights = i * a.parameter_sets / layers;
@@ -411,17 +417,18 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   a.mlp_bias = config.flag(fields.mlp_bias, family->mlp_bias);
   a.norm_bias = config.flag(fields.norm_bias, fields.norm_bias == nullptr && family->norm_bias);
   a.transform_bias = config.flag(fields.transform_bias, fields.transform_bias == nullptr);
-  a.window_both_sides = family->window_both_sides;
+  const bool both_sides = config.flag(family->both_sides_field, false);
+  a.window_both_sides = family->window_both_sides || both_sides;
   if (names.patch != nullptr) a.qkv_bias = config.flag("qkv_bias", true);
   a.parallel = config.flag(family->parallel_field, family->parallel);
   a.one_norm = a.parallel && family->one_norm;
-  a.causal = family->causal && config.flag("is_causal", true);
+  a.causal = family->causal && !both_sides && config.flag("is_causal", true);
   read_activation(config, *family, a);
   read_positions(config, *family, a);
   read_ropes(config, *family, a);
   read_windows(config, *family, a);
   read_scales(config, *family, a);
-  if (family->causal && !a.causal &&
+  if (family->causal && !a.causal && !a.window_both_sides &&
       std::any_of(a.layers.begin(), a.layers.end(),
                   [](const LayerPlan& layer) { return layer.window > 0; })) {
     config.fail("is_causal", "true, or no sliding windows", "false");

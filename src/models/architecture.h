@@ -31,6 +31,7 @@ struct Architecture {
   int64_t token_types = 0;
   int64_t buckets = 0, bucket_distance = 0;  // of relative positions; 0: none
   int64_t padding_id = -1;                   // pad_token_id
+  int64_t mask_id = -1;                      // with token_dropout
   int64_t parameter_sets = 0;                // different LayerPlan::weights
   int64_t image_size = 0, patch_size = 0, channels = 0;
   int64_t labels = 0;  // named by the configuration; 0: the matrix decides

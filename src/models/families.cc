@@ -1,4 +1,5 @@
 // The table of families.
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -290,6 +291,46 @@ constexpr Names kVitNames{
     .pooler = "pooler.dense",
     .classifier = "classifier"};
 
+constexpr Names kElectraNames = [] {
+  Names names = kBertNames;
+  names.next_sentence = names.pooler = nullptr;
+  names.embedding_projection = "embeddings_project";
+  names.output = "generator_lm_head";
+  names.output_bias = "generator_lm_head.bias";
+  names.transform = "generator_predictions.dense";
+  names.transform_norm = "generator_predictions.LayerNorm";
+  names.classifier_dense = kRobertaNames.classifier_dense;
+  names.classifier = kRobertaNames.classifier;
+  return names;
+}();
+
+constexpr Names kEsmNames = [] {
+  Names names = kRobertaNames;
+  names.position = names.token_type = names.embedding_norm = nullptr;
+  names.attention_sum_norm = names.mlp_sum_norm = nullptr;
+  names.attention_norm = "encoder.layer.#.attention.LayerNorm";
+  names.mlp_norm = "encoder.layer.#.LayerNorm";
+  names.final_norm = "encoder.emb_layer_norm_after";
+  return names;
+}();
+
+constexpr Names kNomicBertNames{.embedding = "embeddings.word_embeddings",
+                                .token_type = "embeddings.token_type_embeddings",
+                                .embedding_norm = "emb_ln",
+                                .attention_sum_norm = "encoder.layers.#.norm1",
+                                .qkv = "encoder.layers.#.attn.Wqkv",
+                                .o = "encoder.layers.#.attn.out_proj",
+                                .mlp_sum_norm = "encoder.layers.#.norm2",
+                                .gate = "encoder.layers.#.mlp.fc12",
+                                .up = "encoder.layers.#.mlp.fc11",
+                                .down = "encoder.layers.#.mlp.fc2",
+                                .pooler = "pooler.dense",
+                                .output = "cls.predictions.decoder",
+                                .output_bias = "cls.predictions.bias|cls.predictions.decoder.bias",
+                                .transform = "cls.predictions.transform.dense",
+                                .transform_norm = "cls.predictions.transform.layer_norm",
+                                .classifier = "classifier"};
+
 // ---- Fields that several families share. ----
 
 constexpr Fields kLlamaFields{.kv_heads = "num_key_value_heads",
@@ -338,6 +379,9 @@ constexpr Prefix kMpnetPrefix[] = {"mpnet.", ""};
 constexpr Prefix kGpt2Prefix[] = {"transformer.", ""};
 constexpr Prefix kGptNeoxPrefix[] = {"gpt_neox.", ""};
 constexpr Prefix kVitPrefix[] = {"vit.", ""};
+constexpr Prefix kElectraPrefix[] = {"electra.", ""};
+constexpr Prefix kEsmPrefix[] = {"esm.", ""};
+constexpr Prefix kNomicBertPrefixes[] = {"nomic_bert.", "bert.", ""};
 constexpr Prefix kOptPrefixes[] = {"model.decoder.", "decoder.", ""};
 constexpr Prefix kNoPrefix[] = {""};
 
@@ -358,6 +402,17 @@ constexpr Setting kOptSettings[] = {{"do_layer_norm_before", "true"},
                                     {"word_embed_proj_dim", "hidden_size"}};
 constexpr Setting kAlbertSettings[] = {{"inner_group_num", "1"},
                                        {"position_embedding_type", "absolute"}};
+constexpr Setting kEsmSettings[] = {{"is_decoder", "false"},
+                                    {"add_cross_attention", "false"},
+                                    {"position_embedding_type", "rotary"},
+                                    {"emb_layer_norm_before", "false"},
+                                    {"is_folding_model", "false"}};
+constexpr Setting kNomicBertSettings[] = {
+    {"activation_function", "swiglu"},   {"causal", "false"},
+    {"mlp_fc2_bias", "mlp_fc1_bias"},    {"moe_every_n_layers", "0"},
+    {"parallel_block", "false"},         {"prenorm", "false"},
+    {"rotary_emb_interleaved", "false"}, {"rotary_emb_scale_base", "null"},
+    {"rotary_scaling_factor", "null"},   {"use_rms_norm", "false"}};
 constexpr Setting kVitSettings[] = {{"pooler_act", "tanh"}};
 
 // ---- The families. ----
@@ -375,6 +430,7 @@ constexpr Family roberta_like(const char* model_type, std::span<const Prefix> pr
                               const Names& names) {
   Family family = bert_like(model_type, prefixes, names);
   family.positions_after_padding = true;
+  family.transform_gelu = true;
   family.classifier = Classifier::kFirstTanh;
   return family;
 }
@@ -485,6 +541,39 @@ constexpr Family kFamilies[] = {
       family.settings = kMpnetSettings;
       return family;
     }(),
+    [] {
+      Family family = bert_like("electra", kElectraPrefix, kElectraNames);
+      family.transform_gelu = true;
+      family.classifier = Classifier::kFirstGelu;
+      return family;
+    }(),
+    {.model_type = "esm",
+     .prefixes = kEsmPrefix,
+     .names = kEsmNames,
+     .rope = true,
+     .transform_gelu = true,
+     .token_dropout = true,
+     .classifier = Classifier::kFirstTanh,
+     .settings = kEsmSettings},
+    [] {
+      // Llama that sees both directions.
+      Family family = llama_like(
+          "eurobert", kLlamaFields,
+          {.positions = 8192, .eps = 1e-5, .activation = "silu", .tied = false}, kLlamaNames);
+      family.names.classifier = nullptr;
+      family.causal = false;
+      return family;
+    }(),
+    {.model_type = "nomic_bert",
+     .prefixes = kNomicBertPrefixes,
+     .fields = {.head_dim = "head_dim"},
+     .defaults = {.theta = 1000.0, .activation = "silu"},
+     .names = kNomicBertNames,
+     .rope = true,
+     .qkv_bias = false,
+     .output_bias = false,
+     .mlp_bias = false,
+     .classifier = Classifier::kPooler},
     {.model_type = "distilbert",
      .prefixes = kDistilBertPrefix,
      .fields = {.width = "dim",
@@ -499,6 +588,7 @@ constexpr Family kFamilies[] = {
      .prefixes = kAlbertPrefix,
      .defaults = {.activation = "gelu_new"},
      .names = kAlbertNames,
+     .shares_layers = true,
      .classifier = Classifier::kPooler,
      .settings = kAlbertSettings},
     {.model_type = "gpt2",
@@ -840,8 +930,10 @@ constexpr Family kFamilies[] = {
                                          .theta = 1000000.0,
                                          .activation = "gelu_pytorch_tanh"},
                                         kGemma3Names);
+      family.both_sides_field = "use_bidirectional_attention";
       family.windows = Windows::kPattern;
       family.rope_of_windows = true;
+      family.settings = {};
       return family;
     }(),
     {.model_type = "t5",
@@ -870,6 +962,24 @@ constexpr Family kFamilies[] = {
      .settings = kVitSettings},
     kModernBert,
 };
+
+constexpr Family kNomicBertRemote{.model_type = "nomic_bert",
+                                  .prefixes = kNomicBertPrefixes,
+                                  .fields = {.width = "n_embd",
+                                             .layers = "n_layer",
+                                             .heads = "n_head",
+                                             .mlp = "n_inner",
+                                             .eps = "layer_norm_epsilon",
+                                             .activation = "activation_function",
+                                             .theta = "rotary_emb_base",
+                                             .partial_rotary = "rotary_emb_fraction",
+                                             .attention_bias = "qkv_proj_bias",
+                                             .mlp_bias = "mlp_fc1_bias"},
+                                  .defaults = {.eps = 1e-5},
+                                  .names = kNomicBertNames,
+                                  .rope = true,
+                                  .classifier = Classifier::kPooler,
+                                  .settings = kNomicBertSettings};
 
 constexpr TextPart kTextParts[] = {{"gemma3", "gemma3_text"},
                                    {"qwen2_vl", "qwen2_vl_text"},
@@ -901,6 +1011,7 @@ const TextPart* find_text_part(std::string_view model_type) {
 }
 
 std::span<const Family> families() { return kFamilies; }
+const Family& nomic_bert_of_remote_code() { return kNomicBertRemote; }
 std::span<const TextPart> text_parts() { return kTextParts; }
 std::span<const Prefix> text_part_prefixes() { return kTextPartPrefixes; }
 

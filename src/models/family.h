@@ -124,6 +124,7 @@ enum class Classifier : uint8_t {
   kFirst,      // the first token's last hidden state
   kFirstTanh,  // tanh(dense(...)) of it
   kFirstRelu,  // relu(dense(...)) of it
+  kFirstGelu,  // gelu(dense(...)) of it
   kLastToken,  // the last token that is not padding
 };
 
@@ -141,6 +142,8 @@ struct Family {
   Names names = {};
 
   bool causal = false;  // unless `is_causal` says otherwise
+  // A flag: not causal, and windows as with window_both_sides.
+  const char* both_sides_field = nullptr;
   bool rms_norm = false;
   bool norm_plus_one = false;         // norms multiply by 1 + weight
   bool norm_bias = true;              // of LayerNorms; false if fields.norm_bias says so
@@ -168,6 +171,11 @@ struct Family {
   bool positions_after_padding = false;  // positions count real tokens, from the id of padding + 1
   int64_t first_position = 0;            // row of the position embedding for the first token
   bool logit_bias = false;               // the output matrix of a language model has a bias
+  bool shares_layers = false;            // layers of a group have the same parameters
+  bool transform_gelu = false;  // Names::transform has GELU, whatever fields.activation says
+  // Embeddings are scaled by the share of tokens that are no masks, and masks are 0, if
+  // token_dropout says so.
+  bool token_dropout = false;
   bool states_before_norm = false;       // the last of hidden_states is before the final norm
   Classifier classifier = Classifier::kLastToken;
   std::span<const Setting> settings = {};
@@ -183,6 +191,8 @@ struct TextPart {
 const Family* find_family(std::string_view model_type);
 const TextPart* find_text_part(std::string_view model_type);
 std::span<const Family> families();
+// NomicBERT with the settings and names of the code that its files bring along.
+const Family& nomic_bert_of_remote_code();
 std::span<const TextPart> text_parts();
 // Before the names of parameters of a text part.
 std::span<const std::string_view> text_part_prefixes();

@@ -411,11 +411,13 @@ struct ModelLoader::State {
       add_matrix(n.position, 0, n.patch != nullptr ? "" : ".weight", a.positions, width, p.position,
                  false, true);
     }
-    if (n.token_type != nullptr) {
+    if (a.token_types > 0) {
       add_matrix(n.token_type, 0, ".weight", a.token_types, width, p.token_type, false, true);
     }
     add_norm(n.embedding_norm, 0, width, p.embedding_norm, true);
-    add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
+    if (a.family->shares_layers || width != a.width) {
+      add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
+    }
     if (n.relative_bias != nullptr) {
       fill(add(n.relative_bias, 0, ".weight", a.buckets, a.heads, false), p.relative_bias);
     }
@@ -445,7 +447,10 @@ struct ModelLoader::State {
       return expected || !a.architecture.ends_with("Model") ? Output::kLanguageModel
                                                             : Output::kNone;
     }
-    if (has(n.transform, ".weight")) return Output::kMaskedLanguageModel;
+    const bool masked = n.transform != nullptr
+                            ? has(n.transform, ".weight")
+                            : has(n.output, ".weight") || written_for("ForMaskedLM");
+    if (masked) return Output::kMaskedLanguageModel;
     if (has(n.question, ".weight")) return Output::kQuestionAnswering;
     return has(n.classifier, ".weight") ? Output::kClassification : Output::kNone;
   }
@@ -494,7 +499,8 @@ struct ModelLoader::State {
           break;
         }
         if (family.classifier == Classifier::kFirstTanh ||
-            family.classifier == Classifier::kFirstRelu) {
+            family.classifier == Classifier::kFirstRelu ||
+            family.classifier == Classifier::kFirstGelu) {
           add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
         }
         add_classifier(n.classifier);

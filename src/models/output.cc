@@ -68,13 +68,15 @@ Status compute_classes(const Model::Internals& model, const Pass& pass, const Te
       input = kept;
       break;
     case Classifier::kFirstTanh:
-    case Classifier::kFirstRelu: {
+    case Classifier::kFirstRelu:
+    case Classifier::kFirstGelu: {
       MULTIHEAD_TRY(take(memory, batch, a.width, kept));
       MULTIHEAD_TRY(nn::project(input, p.classifier_dense, kept, context));
       if (a.family->classifier == Classifier::kFirstTanh) {
         apply_tanh(kept);
       } else {
-        MULTIHEAD_TRY(activate(kept, Activation::kRelu, kept, context));
+        const bool gelu = a.family->classifier == Classifier::kFirstGelu;
+        MULTIHEAD_TRY(activate(kept, gelu ? Activation::kGelu : Activation::kRelu, kept, context));
       }
       input = kept;
       break;
@@ -88,13 +90,13 @@ Status compute_masked(const Model::Internals& model, const Tensor& state, const 
                       Context& context) {
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
+  if (!p.transform.given()) return compute_logits(model, state, logits, context);
   const int64_t rows = state.shape[0], width = a.embedding_width;
   engine::Buffer memory;
   Tensor t;
   MULTIHEAD_TRY(take(memory, rows, width, t));
   MULTIHEAD_TRY(nn::project(state, p.transform, t, context));
-  // RoBERTa's and MPNet's code has the exact GELU here, whatever the configuration says.
-  const bool fixed = a.family->positions_after_padding;
+  const bool fixed = a.family->transform_gelu;
   MULTIHEAD_TRY(activate(t, fixed ? Activation::kGelu : a.activation, t, context));
   MULTIHEAD_TRY(nn::normalize({false, a.eps}, t, p.transform_norm, t, context));
   return compute_logits(model, t, logits, context);

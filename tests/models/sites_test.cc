@@ -134,8 +134,9 @@ void expect_sites_follow(const std::string& name, const Model& model, const OwnI
         }
         const bool hidden = scores[at] == -INFINITY;
         const bool masked = !in.mask.empty() && in.mask[static_cast<size_t>(b * n + key)] == 0;
-        const bool outside = plan.window > 0 && key <= token - plan.window;
-        EXPECT_EQ(hidden, masked || (a.causal && (key > token || outside))) << where << row;
+        const int64_t distance = a.window_both_sides ? std::abs(token - key) : token - key;
+        const bool outside = plan.window > 0 && distance >= plan.window;
+        EXPECT_EQ(hidden, masked || outside || (a.causal && key > token)) << where << row;
         EXPECT_EQ(pattern[at] == 0.0F, hidden) << where << row;
         // A bias of relative positions is part of the score.
         expected_scores.push_back(hidden || a.buckets > 0 ? static_cast<double>(scores[at])
