@@ -196,6 +196,8 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
     scale = 1.0 / std::sqrt(config.number(fields.scale, defaults.scale, {}));
   }
   if (fields.scale_factor != nullptr) scale = config.number(fields.scale_factor, 1.0, {});
+  // The mean of three products: content with content, and with positions in both directions.
+  if (a.relative_span > 0) scale /= std::sqrt(3.0);
   if (family.unit_scale || !config.flag(fields.scales, true)) scale = 1.0;
   const bool by_layer = config.flag(fields.scale_by_layer, false);
   for (size_t i = 0; i < a.layers.size(); ++i) {
@@ -243,6 +245,41 @@ void read_padding(ConfigReader& config, const Family& family, Architecture& a) {
   a.padding_id = std::max<int64_t>(-1, config.integer(field, -1, {-kMostRows, kMostRows}));
 }
 
+// DeBERTa v2 and v3: scores of content with positions, in both directions, by the matrices of
+// queries and keys. Other forms are refused.
+void read_relative_content(ConfigReader& config, Architecture& a) {
+  for (const auto& [field, absent] : {std::pair{"relative_attention", false},
+                                      {"share_att_key", false},
+                                      {"position_biased_input", true}}) {
+    if (config.flag(field, absent) != absent) continue;
+    config.fail(field, absent ? "false" : "true", described(config.find(field)));
+  }
+  std::string types;
+  if (config.has("pos_att_type")) types = config.text("pos_att_type", "");
+  for (size_t i = 0; config.has("pos_att_type." + std::to_string(i)); ++i) {
+    types += config.text(("pos_att_type." + std::to_string(i)).c_str(), "") + ' ';
+  }
+  if (types.find("c2p") == std::string::npos || types.find("p2c") == std::string::npos) {
+    config.fail("pos_att_type", "c2p and p2c", '"' + types + '"');
+  }
+  const std::string norm = config.text("norm_rel_ebd", "none");
+  a.relative_norm = norm == "layer_norm";
+  if (!a.relative_norm && norm != "none") {
+    config.fail("norm_rel_ebd", "layer_norm or none", '"' + norm + '"');
+  }
+  const Integers whole{.least = -1, .most = kMostRows};
+  a.relative_span = config.integer("position_buckets", -1, whole);
+  a.bucket_distance = config.integer("max_relative_positions", -1, whole);
+  if (a.bucket_distance < 1) {
+    a.bucket_distance = config.integer("max_position_embeddings", 512, {.most = kMostRows});
+  }
+  // Half of the buckets have one distance each; the logarithm of the others needs a base above 1.
+  if (a.relative_span < 4 || a.bucket_distance <= a.relative_span / 2 + 1) {
+    config.fail("position_buckets", "4 to twice the number of positions - 3",
+                std::to_string(a.relative_span));
+  }
+}
+
 void read_positions(ConfigReader& config, const Family& family, Architecture& a) {
   const Names& names = family.names;
   if (names.position != nullptr && family.fields.positions != nullptr) {
@@ -252,7 +289,7 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
   }
   read_padding(config, family, a);
   if (names.token_type != nullptr) {
-    a.token_types = config.integer("type_vocab_size", 2, {.least = 0});
+    a.token_types = config.integer("type_vocab_size", family.defaults.token_types, {.least = 0});
   }
   if (family.token_dropout && config.flag("token_dropout", false)) {
     a.mask_id = config.integer("mask_token_id", -1, {.least = 0, .most = a.vocabulary - 1});
@@ -267,6 +304,7 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
     a.bucket_distance = config.integer(fixed ? nullptr : "relative_attention_max_distance", 128,
                                        {.least = a.buckets / 4 + 1, .most = kMostRows});
   }
+  if (names.relative_embedding != nullptr) read_relative_content(config, a);
   if (names.patch != nullptr) {
     constexpr int64_t kMostPixels = 1 << 14, kMostPatch = 1 << 9, kMostChannels = 1 << 6;
     a.image_size = config.integer("image_size", 224, {.most = kMostPixels});

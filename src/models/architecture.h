@@ -30,6 +30,8 @@ struct Architecture {
   int64_t first_position = 0;  // of the first token
   int64_t token_types = 0;
   int64_t buckets = 0, bucket_distance = 0;  // of relative positions; 0: none
+  int64_t relative_span = 0;                 // largest bucket of DeBERTa's distances; 0: none
+  bool relative_norm = false;
   int64_t padding_id = -1;                   // pad_token_id
   int64_t mask_id = -1;                      // with token_dropout
   int64_t parameter_sets = 0;                // different LayerPlan::weights

@@ -304,6 +304,18 @@ constexpr Names kElectraNames = [] {
   return names;
 }();
 
+constexpr Names kDebertaNames = [] {
+  Names names = kBertNames;
+  names.next_sentence = names.pooler = names.position = nullptr;
+  names.relative_embedding = "encoder.rel_embeddings";
+  names.relative_norm = "encoder.LayerNorm";
+  names.q = "encoder.layer.#.attention.self.query_proj";
+  names.k = "encoder.layer.#.attention.self.key_proj";
+  names.v = "encoder.layer.#.attention.self.value_proj";
+  names.classifier_dense = "pooler.dense";
+  return names;
+}();
+
 constexpr Names kEsmNames = [] {
   Names names = kRobertaNames;
   names.position = names.token_type = names.embedding_norm = nullptr;
@@ -379,6 +391,7 @@ constexpr Prefix kMpnetPrefix[] = {"mpnet.", ""};
 constexpr Prefix kGpt2Prefix[] = {"transformer.", ""};
 constexpr Prefix kGptNeoxPrefix[] = {"gpt_neox.", ""};
 constexpr Prefix kVitPrefix[] = {"vit.", ""};
+constexpr Prefix kDebertaPrefix[] = {"deberta.", ""};
 constexpr Prefix kElectraPrefix[] = {"electra.", ""};
 constexpr Prefix kEsmPrefix[] = {"esm.", ""};
 constexpr Prefix kNomicBertPrefixes[] = {"nomic_bert.", "bert.", ""};
@@ -402,6 +415,10 @@ constexpr Setting kOptSettings[] = {{"do_layer_norm_before", "true"},
                                     {"word_embed_proj_dim", "hidden_size"}};
 constexpr Setting kAlbertSettings[] = {{"inner_group_num", "1"},
                                        {"position_embedding_type", "absolute"}};
+constexpr Setting kDebertaSettings[] = {{"conv_kernel_size", "0"},
+                                        {"embedding_size", "hidden_size"},
+                                        {"pooler_hidden_act", "gelu"},
+                                        {"pooler_hidden_size", "hidden_size"}};
 constexpr Setting kEsmSettings[] = {{"is_decoder", "false"},
                                     {"add_cross_attention", "false"},
                                     {"position_embedding_type", "rotary"},
@@ -547,6 +564,12 @@ constexpr Family kFamilies[] = {
       family.classifier = Classifier::kFirstGelu;
       return family;
     }(),
+    {.model_type = "deberta-v2",
+     .prefixes = kDebertaPrefix,
+     .defaults = {.eps = 1e-7, .token_types = 0},
+     .names = kDebertaNames,
+     .classifier = Classifier::kFirstGelu,
+     .settings = kDebertaSettings},
     {.model_type = "esm",
      .prefixes = kEsmPrefix,
      .names = kEsmNames,

@@ -62,6 +62,7 @@ struct Defaults {
   double attention_cap = 0.0;  // 0: none
   double logit_cap = 0.0;
   double logit_factor = 1.0;
+  int64_t token_types = 2;
   int64_t window_pattern = 6;  // of Windows::kPattern and kUpper
   const char* activation = "gelu";
   bool tied = true;
@@ -76,6 +77,8 @@ struct Names {
   const char* embedding_norm = nullptr;
   const char* embedding_projection = nullptr;  // embedding width to layer width
   const char* relative_bias = nullptr;         // (buckets, heads), shared by all layers
+  // DeBERTa: a row for each distance, which queries and keys are multiplied with; and its norm.
+  const char *relative_embedding = nullptr, *relative_norm = nullptr;
   const char* patch = nullptr;                 // convolution of pixels
   const char* first_token = nullptr;           // (1, 1, width), before the patches
 

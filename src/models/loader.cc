@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -138,7 +137,7 @@ struct ModelLoader::State {
   std::string missing, wrong;
   engine::Buffer floats, narrowed_row;  // rows in f32
   bool in_heads = false;                // names of heads have no prefix
-  float* unit_weights = nullptr;        // of ones()
+  std::vector<Vector*> unit_weights;    // of norms without parameters
 
   Architecture& plan() { return model->architecture; }
 
@@ -262,21 +261,21 @@ struct ModelLoader::State {
                 bool layer_norm) {
     if (names == nullptr) return;
     if (!plan().family->norm_parameters) {
-      to.weight = {ones(size), size};
+      to.weight.size = size;
+      unit_weights.push_back(&to.weight);
       return;
     }
     add_vector(names, layer, ".weight", size, to.weight, 0, plan().family->norm_plus_one);
     if (layer_norm && plan().norm_bias) add_vector(names, layer, ".bias", size, to.bias);
   }
 
-  // Weights of norms that have none: `size` ones, which are no tensor of the model.
-  float* ones(int64_t size) {
-    if (unit_weights == nullptr) {
-      unit_weights = reinterpret_cast<float*>(take(static_cast<uint64_t>(size) * sizeof(float)));
-      if (unit_weights == nullptr) throw std::bad_alloc();
-      std::fill_n(unit_weights, size, 1.0F);
+  // Weights of norms that have none are ones, which are no tensor of the model.
+  Status fill_unit_weights() {
+    for (Vector* const weight : unit_weights) {
+      MULTIHEAD_TRY(allocate(*weight));
+      std::fill_n(weight->data, weight->size, 1.0F);
     }
-    return unit_weights;
+    return {};
   }
 
   // A matrix with its own memory or as a view.
@@ -319,7 +318,9 @@ struct ModelLoader::State {
       return tensor ? stored_type(tensors[*tensor].type) : std::nullopt;
     };
     const std::optional<Stored> first = stored(pieces.front());
-    if (!first || (in_team && !cpu::has_blocks(memory_type(*first)))) return false;
+    // Relative positions are projected to queries and keys, too.
+    const bool apart = model->architecture.relative_span > 0;
+    if (!first || apart || (in_team && !cpu::has_blocks(memory_type(*first)))) return false;
     return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
       const std::optional<Stored> type = stored(piece);
       if (!type || memory_type(*type) != memory_type(*first)) return false;
@@ -417,6 +418,11 @@ struct ModelLoader::State {
     add_norm(n.embedding_norm, 0, width, p.embedding_norm, true);
     if (a.family->shares_layers || width != a.width) {
       add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
+    }
+    if (n.relative_embedding != nullptr) {
+      fill(add(n.relative_embedding, 0, ".weight", 2 * a.relative_span, a.width, false),
+           p.relative_bias);
+      if (a.relative_norm) add_norm(n.relative_norm, 0, a.width, p.relative_norm, true);
     }
     if (n.relative_bias != nullptr) {
       fill(add(n.relative_bias, 0, ".weight", a.buckets, a.heads, false), p.relative_bias);
@@ -960,6 +966,7 @@ Status ModelLoader::finish(Model& model) {
     }
     if (!missing.empty())
       return format_error("weights", "all of their bytes", "less of " + missing);
+    MULTIHEAD_TRY(state_->fill_unit_weights());
     Model::Internals& made = *state_->model;
     if (!made.parameters.layers.empty()) {
       made.graph = layer_graph(made.architecture, made.parameters.layers.front());

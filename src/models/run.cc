@@ -48,6 +48,9 @@ struct Arrays {
   float *cos = nullptr, *sin = nullptr;  // (ropes, tokens, pairs)
   float* bias = nullptr;                 // (heads, tokens, tokens): of relative positions
   float* patches = nullptr;              // (rows, channels * patch_size^2)
+  float* relative = nullptr;             // (distances, width)
+  int32_t* relative_rows = nullptr;      // see nn::RelativeContent
+  nn::RelativeContent content = {};
   // For gradients only.
   float* normed = nullptr;    // (rows, width)
   float* gradient = nullptr;  // (rows, width)
@@ -170,6 +173,14 @@ class Runner {
     floats(take, w_.cos, ropes * pass_.tokens, pairs_);
     floats(take, w_.sin, ropes * pass_.tokens, pairs_);
     floats(take, w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, pass_.tokens);
+    if (a_.relative_span > 0) {
+      const int64_t distances = std::min(2 * pass_.tokens - 1, 2 * a_.relative_span);
+      floats(take, w_.relative, distances, a_.width);
+      take(w_.relative_rows, static_cast<uint64_t>(2 * pass_.tokens - 1));
+      floats(take, w_.content.projected, distances, a_.q_width());
+      floats(take, w_.content.products, a_.heads * pass_.tokens, distances);
+      floats(take, w_.content.bias, pass_.inputs.batch * a_.heads * pass_.tokens, pass_.tokens);
+    }
     floats(take, w_.patches, p_.patch.given() ? rows() : 0, p_.patch.weight.columns);
   }
 
@@ -212,9 +223,27 @@ class Runner {
       fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads,
                          pass_.tokens, w_.bias);
     }
+    if (a_.relative_span > 0) MULTIHEAD_TRY(fill_relative_content());
     if (!pass_.state.given()) return embed();
     std::copy_n(pass_.state.data, rows() * a_.width, w_.x);
     return {};
+  }
+
+  Status fill_relative_content() {
+    const auto row_of = [&](int64_t distance) {
+      const int64_t bucket = signed_bucket(distance, a_.relative_span, a_.bucket_distance);
+      return std::clamp<int64_t>(bucket + a_.relative_span, 0, 2 * a_.relative_span - 1);
+    };
+    const int64_t last = pass_.tokens - 1, first = row_of(-last), rows = row_of(last) + 1 - first;
+    for (int64_t distance = -last; distance <= last; ++distance) {
+      w_.relative_rows[distance + last] = static_cast<int32_t>(row_of(distance) - first);
+    }
+    const ConstTensor table(p_.relative_bias.data + first * a_.width, {rows, a_.width});
+    w_.content.embeddings = w_.relative;
+    w_.content.rows = rows;
+    w_.content.row_of = w_.relative_rows;
+    return nn::normalize({false, a_.eps}, table, p_.relative_norm, {w_.relative, table.shape},
+                         context_);
   }
 
   void fill_angles() {
@@ -392,7 +421,8 @@ class Runner {
     const LayerPlan& plan = a_.layers[static_cast<size_t>(index)];
     nn::LayerCall call{.parameters = &p_.layers[static_cast<size_t>(plan.weights)],
                        .batch = pass_.inputs.batch,
-                       .tokens = pass_.tokens};
+                       .tokens = pass_.tokens,
+                       .content = w_.content};
     if (d_parameters_ != nullptr) {
       call.gradients = &d_parameters_->layers[static_cast<size_t>(plan.weights)];
     }

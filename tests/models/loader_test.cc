@@ -422,6 +422,15 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
                {"bert", "is_decoder", yes},
                {"albert", "inner_group_num", ConfigValue{Kind::kNumber, 2, {}}},
                {"gpt2", "add_cross_attention", yes},
+               {"deberta_v3", "relative_attention", ConfigValue{}},
+               {"deberta_v3", "share_att_key", ConfigValue{Kind::kBool, 0, {}}},
+               {"deberta_v3", "position_biased_input", yes},
+               {"deberta_v3", "pos_att_type.0", text("p2p")},
+               {"deberta_v3", "norm_rel_ebd", text("rms")},
+               {"deberta_v3", "position_buckets", minus},
+               {"deberta_v3", "position_buckets", ConfigValue{Kind::kNumber, 30, {}}},
+               {"deberta_v3", "conv_kernel_size", ConfigValue{Kind::kNumber, 3, {}}},
+               {"deberta_v3", "pooler_hidden_act", text("tanh")},
                {"esm", "position_embedding_type", text("absolute")},
                {"esm", "emb_layer_norm_before", yes},
                {"esm", "mask_token_id", minus},
@@ -448,6 +457,7 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
     EXPECT_EQ(status.code(), StatusCode::kOption) << each.setting;
     std::string named = each.setting;
     if (named == "quantization_config.quant_method") named = "quantization_config";
+    if (named == "pos_att_type.0") named = "pos_att_type";
     EXPECT_EQ(status.argument(), "config.json: " + named) << status.message();
   }
   Files files;

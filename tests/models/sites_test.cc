@@ -139,8 +139,9 @@ void expect_sites_follow(const std::string& name, const Model& model, const OwnI
         EXPECT_EQ(hidden, masked || outside || (a.causal && key > token)) << where << row;
         EXPECT_EQ(pattern[at] == 0.0F, hidden) << where << row;
         // A bias of relative positions is part of the score.
-        expected_scores.push_back(hidden || a.buckets > 0 ? static_cast<double>(scores[at])
-                                                          : score);
+        expected_scores.push_back(hidden || a.buckets > 0 || a.relative_span > 0
+                                      ? static_cast<double>(scores[at])
+                                      : score);
         const double weight = hidden ? 0.0 : std::exp(static_cast<double>(scores[at]));
         weights.push_back(weight);
         sum += weight;

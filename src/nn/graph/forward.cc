@@ -138,8 +138,13 @@ class Forward {
   }
 
   Status attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& z) const {
-    const AttentionOptions& options = call_.attention;
     if (call_.cache != nullptr) return attend_cached(q, k, v, z);
+    AttentionOptions options = call_.attention;
+    if (call_.content.given()) {
+      MULTIHEAD_TRY(add_content(q, call_.parameters->k, true));
+      MULTIHEAD_TRY(add_content(k, call_.parameters->q, false));
+      options.bias = {call_.content.bias, {q.shape[0], q.shape[1], q.shape[2], q.shape[2]}};
+    }
     if (call_.probe != nullptr && changes_weights(*call_.probe)) {
       return attend_changed(*call_.probe, q, k, v, options, z, context_);
     }
@@ -148,6 +153,37 @@ class Forward {
     if (call_.probe != nullptr) list_captures(*call_.probe, captures, heads);
     return attention(q, k, v, options, {.out = z, .lse = frame_.lse(), .captures = captures},
                      context_);
+  }
+
+  // Writes the products of queries with relative positions to the bias, or adds those of keys.
+  Status add_content(const Tensor& of, const Projection& projection, bool of_queries) const {
+    const RelativeContent& content = call_.content;
+    const int64_t heads = of.shape[1], tokens = of.shape[2], width = of.shape[3];
+    const int64_t rows = content.rows, all = heads * width;
+    MULTIHEAD_TRY(project({content.embeddings, {rows, projection.weight.columns}}, projection,
+                          {content.projected, {rows, all}}, context_));
+    const Tensor positions(content.projected, {1, heads, rows, width}, {rows * all, width, all, 1});
+    for (int64_t b = 0; b < of.shape[0]; ++b) {
+      const Tensor one(of.data + b * of.strides[0], {1, heads, tokens, width}, of.strides);
+      const Tensor products(content.products, {1, heads, tokens, rows});
+      MULTIHEAD_TRY(attention_scores(one, positions, {.scale = call_.attention.scale},
+                                     {.stage = ScoreStage::kRaw, .out = products}, context_));
+      for (int64_t row = 0; row < heads * tokens; ++row) {
+        const float* const from = content.products + row * rows;
+        const int64_t token = row % tokens;
+        float* to = content.bias + (b * heads * tokens + (of_queries ? row : row - token)) * tokens;
+        if (of_queries) {
+          const int32_t* const row_of = content.row_of + token + tokens - 1;
+          for (int64_t key = 0; key < tokens; ++key) to[key] = from[row_of[-key]];
+        } else {
+          const int32_t* const row_of = content.row_of + tokens - 1 - token;
+          for (int64_t query = 0; query < tokens; ++query) {
+            to[query * tokens + token] += from[row_of[query]];
+          }
+        }
+      }
+    }
+    return {};
   }
 
   Status attend_cached(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& z) const {
