@@ -65,31 +65,41 @@ std::optional<std::string> entry_of(ConfigReader& config, const char* list, size
   return name;
 }
 
-// True if GPT-Neo's list of layers, or its shorter form [[kinds, repeats], ...], says "local". By
-// default every second layer does.
-bool is_local(ConfigReader& config, size_t layer) {
-  std::string entry = entry_of(config, "attention_layers", layer).value_or("");
-  size_t before = 0;  // layers of the groups so far
-  for (size_t group = 0; entry.empty(); ++group) {
-    const std::string types = "attention_types." + std::to_string(group);
-    if (!config.has_members(types)) break;
-    const auto kinds = types + ".0.", repeats = types + ".1";
-    size_t kind = 0;
-    while (config.has(kinds + std::to_string(kind))) ++kind;
-    const auto all = kind * static_cast<size_t>(config.integer(repeats.c_str(), 0, {}));
-    if (layer < before + all) entry = kinds + std::to_string((layer - before) % kind);
-    before += all;
-  }
-  if (entry.empty()) {
-    if (config.has_members("attention_types")) {
-      config.fail("attention_types", "a kind for each layer",
-                  "kinds of " + std::to_string(before) + " layers");
+// Whether each layer of GPT-Neo has a window: by the list of all layers, or by its shorter form
+// [[kinds, repeats], ...]. By default every second layer has one.
+std::vector<bool> local_layers(ConfigReader& config, size_t layers) {
+  std::vector<bool> local;
+  const auto add = [&](const std::string& entry) {
+    const std::string type = config.text(entry.c_str(), "");
+    if (type != "local" && type != "global") {
+      config.fail(entry, "global or local", '"' + type + '"');
     }
-    return layer % 2 == 1;
+    local.push_back(type == "local");
+  };
+  const bool short_form = !config.has_members("attention_layers");
+  if (short_form && !config.has_members("attention_types")) {
+    for (size_t i = 0; i < layers; ++i) local.push_back(i % 2 == 1);
   }
-  const std::string type = config.text(entry.c_str(), "");
-  if (type != "local" && type != "global") config.fail(entry, "global or local", '"' + type + '"');
-  return type == "local";
+  for (size_t i = 0; !short_form && i < layers && config.status().ok(); ++i) {
+    add(entry_of(config, "attention_layers", i).value_or(""));
+  }
+  for (size_t group = 0; local.size() < layers && config.status().ok(); ++group) {
+    const std::string types = "attention_types." + std::to_string(group);
+    const std::string kinds = types + ".0.", repeats = types + ".1";
+    const int64_t times = config.integer(repeats.c_str(), 0, {});
+    const size_t before = local.size();
+    for (int64_t i = 0; i < times && local.size() < layers && config.status().ok(); ++i) {
+      for (size_t kind = 0; config.has(kinds + std::to_string(kind)); ++kind) {
+        add(kinds + std::to_string(kind));
+      }
+      if (local.size() == before) break;
+    }
+    if (local.size() > before) continue;
+    config.fail("attention_types", "a kind for each layer",
+                "kinds of " + std::to_string(before) + " layers");
+  }
+  local.resize(layers);
+  return local;
 }
 
 // The window of each layer: layer_types of transformers 5, else the rule of the family.
@@ -103,6 +113,8 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
                             {.least = 0, .most = kMostRows, .null_is_zero = true});
     if (a.window_both_sides && window > 0) window = window / 2 + 1;
   }
+  std::vector<bool> local;
+  if (windows == Windows::kListed) local = local_layers(config, a.layers.size());
   for (size_t i = 0; i < a.layers.size() && config.status().ok(); ++i) {
     LayerPlan& layer = a.layers[i];
     const auto number = static_cast<int64_t>(i);
@@ -137,7 +149,7 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
           slides = layer.rope < 0;
           break;
         case Windows::kListed:
-          slides = is_local(config, i);
+          slides = local[i];
           break;
       }
     }
@@ -175,6 +187,10 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
     fallback.theta_field = family.fields.local_theta;
     fallback.scaled = false;
     a.ropes.emplace_back(config, "rope_parameters.sliding_attention", fallback);
+  }
+  if (family.unscaled_windows) {
+    fallback.base_only = true;
+    a.ropes.emplace_back(config, "rope_parameters", fallback);
   }
   if (family.windows != Windows::kWithoutRope) return;
   for (size_t i = 0; i < a.layers.size() && config.status().ok(); ++i) {

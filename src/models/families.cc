@@ -795,6 +795,9 @@ constexpr Family kFamilies[] = {
                                  kOlmo2Names);
       family.norm_whole_qk = true;
       family.windows = Windows::kPattern;
+      // As in transformers 4.57, llama.cpp and the models' training. transformers 5.12 scales all
+      // layers, which its pull request 45945 reports as a mistake.
+      family.unscaled_windows = true;
       return family;
     }(),
     [] {

@@ -111,7 +111,7 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
   const auto rotary = static_cast<int64_t>(rotated);
   base_.resize(static_cast<size_t>(rotary / 2));
   write_frequencies(theta_, rotary, base_.data());
-  if (scaled) scale(config, inner, rotary, fallback);
+  if (scaled && !fallback.base_only) scale(config, inner, rotary, fallback);
   const auto usable = [](double frequency) { return frequency <= kMostNumber; };
   if (!std::all_of(base_.begin(), base_.end(), usable) ||
       !std::all_of(long_.begin(), long_.end(), usable)) {

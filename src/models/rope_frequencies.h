@@ -24,6 +24,7 @@ class RopeFrequencies {
     bool phi3 = false;      // "su" and "yarn" are older names of longrope
     bool alpha = false;     // "dynamic" with `alpha` is another base, whatever the length
     bool scaled = true;     // false: rope_scaling is for other layers
+    bool base_only = false;  // no scaling, wherever it stands
   };
 
   // Reads `object`, such as "rope_parameters" or "rope_parameters.sliding_attention" of
