@@ -12,6 +12,7 @@
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
+#include "multihead/attention.h"
 
 namespace multihead::models {
 namespace {
@@ -168,6 +169,7 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
                                      .head_dim = a.head_dim,
                                      .positions = family.defaults.positions,
                                      .phi3 = std::string_view(family.model_type) == "phi3",
+                                     .ntk = family.up_first,
                                      .alpha = family.norm_after_rope};
   if (family.fields.rotary_dim != nullptr) {
     const int64_t rotated = config.integer(family.fields.rotary_dim, 64, {.most = a.head_dim});
@@ -233,6 +235,10 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   a.logit_factor =
       static_cast<float>(config.number(fields.logit_factor, defaults.logit_factor, {}) /
                          config.number(fields.logit_divisor, 1.0, {}));
+  if (family.alibi) {
+    a.alibi_slopes.resize(static_cast<size_t>(a.heads));
+    alibi_slopes(a.alibi_slopes);
+  }
   a.qkv_cap = static_cast<float>(config.number(fields.qkv_cap, 0.0, cap));
 }
 
@@ -393,6 +399,9 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   }
   const Family* family = find_family(type);
   if (type == "nomic_bert" && top.has("n_embd")) family = &nomic_bert_of_remote_code();
+  const ConfigValue* const positions = top.find("position_embedding_type");
+  const bool alibi = positions != nullptr && positions->text == "alibi";
+  if (type == "bert" && alibi) family = &jina_bert();
   MULTIHEAD_TRY(top.status());
   if (family == nullptr || (part != nullptr && !family->causal)) {
     std::string known = "one of ";

@@ -52,6 +52,7 @@ struct Architecture {
   bool parallel = false, one_norm = false;
   bool tied = true;
   bool qkv_bias = false, output_bias = false, mlp_bias = false, output_head_bias = false;
+  std::vector<float> alibi_slopes;  // of each head; empty: none
   std::string architecture;  // class that the file was written for, or empty
   std::vector<LayerPlan> layers;
   std::vector<RopeFrequencies> ropes;

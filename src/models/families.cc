@@ -316,6 +316,31 @@ constexpr Names kDebertaNames = [] {
   return names;
 }();
 
+constexpr Names kJinaBertNames = [] {
+  Names names = kBertNames;
+  names.position = names.up = nullptr;
+  names.gate_up = "encoder.layer.#.mlp.gated_layers";
+  names.down = "encoder.layer.#.mlp.wo";
+  names.mlp_sum_norm = "encoder.layer.#.mlp.layernorm";
+  return names;
+}();
+
+constexpr Names kGteNames{.embedding = "embeddings.word_embeddings",
+                          .token_type = "embeddings.token_type_embeddings",
+                          .embedding_norm = "embeddings.LayerNorm",
+                          .attention_sum_norm = "encoder.layer.#.attn_ln",
+                          .qkv = "encoder.layer.#.attention.qkv_proj",
+                          .o = "encoder.layer.#.attention.o_proj",
+                          .mlp_sum_norm = "encoder.layer.#.mlp_ln",
+                          .gate_up = "encoder.layer.#.mlp.up_gate_proj",
+                          .down = "encoder.layer.#.mlp.down_proj",
+                          .pooler = "pooler.dense",
+                          .output = "lm_head.decoder",
+                          .output_bias = "lm_head.decoder.bias",
+                          .transform = "lm_head.dense",
+                          .transform_norm = "lm_head.norm",
+                          .classifier = "classifier"};
+
 constexpr Names kEsmNames = [] {
   Names names = kRobertaNames;
   names.position = names.token_type = names.embedding_norm = nullptr;
@@ -392,6 +417,7 @@ constexpr Prefix kGpt2Prefix[] = {"transformer.", ""};
 constexpr Prefix kGptNeoxPrefix[] = {"gpt_neox.", ""};
 constexpr Prefix kVitPrefix[] = {"vit.", ""};
 constexpr Prefix kDebertaPrefix[] = {"deberta.", ""};
+constexpr Prefix kGtePrefix[] = {"new.", ""};
 constexpr Prefix kElectraPrefix[] = {"electra.", ""};
 constexpr Prefix kEsmPrefix[] = {"esm.", ""};
 constexpr Prefix kNomicBertPrefixes[] = {"nomic_bert.", "bert.", ""};
@@ -419,6 +445,14 @@ constexpr Setting kDebertaSettings[] = {{"conv_kernel_size", "0"},
                                         {"embedding_size", "hidden_size"},
                                         {"pooler_hidden_act", "gelu"},
                                         {"pooler_hidden_size", "hidden_size"}};
+constexpr Setting kJinaBertSettings[] = {{"is_decoder", "false"},
+                                         {"add_cross_attention", "false"},
+                                         {"feed_forward_type", "geglu"},
+                                         {"hidden_act", "gelu"}};
+constexpr Setting kGteSettings[] = {{"layer_norm_type", "layer_norm"},
+                                    {"logn_attention_scale", "false"},
+                                    {"pack_qkv", "true"},
+                                    {"position_embedding_type", "rope"}};
 constexpr Setting kEsmSettings[] = {{"is_decoder", "false"},
                                     {"add_cross_attention", "false"},
                                     {"position_embedding_type", "rotary"},
@@ -570,6 +604,17 @@ constexpr Family kFamilies[] = {
      .names = kDebertaNames,
      .classifier = Classifier::kFirstGelu,
      .settings = kDebertaSettings},
+    // GTE and Snowflake's Arctic: type "new" is the name in their files.
+    {.model_type = "new",
+     .prefixes = kGtePrefix,
+     .defaults = {.token_types = 1},
+     .names = kGteNames,
+     .rope = true,
+     .up_first = true,
+     .mlp_bias = false,
+     .down_bias = true,
+     .classifier = Classifier::kPooler,
+     .settings = kGteSettings},
     {.model_type = "esm",
      .prefixes = kEsmPrefix,
      .names = kEsmNames,
@@ -1007,6 +1052,15 @@ constexpr Family kNomicBertRemote{.model_type = "nomic_bert",
                                   .classifier = Classifier::kPooler,
                                   .settings = kNomicBertSettings};
 
+constexpr Family kJinaBert = [] {
+  Family family = bert_like("bert", kBertPrefix, kJinaBertNames);
+  family.alibi = true;
+  family.mlp_bias = false;
+  family.down_bias = true;
+  family.settings = kJinaBertSettings;
+  return family;
+}();
+
 constexpr TextPart kTextParts[] = {{"gemma3", "gemma3_text"},
                                    {"qwen2_vl", "qwen2_vl_text"},
                                    {"qwen2_5_vl", "qwen2_vl_text"},
@@ -1038,6 +1092,7 @@ const TextPart* find_text_part(std::string_view model_type) {
 
 std::span<const Family> families() { return kFamilies; }
 const Family& nomic_bert_of_remote_code() { return kNomicBertRemote; }
+const Family& jina_bert() { return kJinaBert; }
 std::span<const TextPart> text_parts() { return kTextParts; }
 std::span<const Prefix> text_part_prefixes() { return kTextPartPrefixes; }
 

@@ -155,6 +155,7 @@ struct Family {
   bool norm_after_rope = false;       // of q and k
   bool norms_first_attention = true;  // false: layer 0 has no attention_norm
   bool rope = false;
+  bool alibi = false;
   bool rope_neighbours = false;  // pairs are elements 0 and 1, 2 and 3, ...; else half a head apart
   bool rope_of_windows = false;  // layers with windows have a base of their own, and no scaling
   bool unscaled_windows = false;  // they have the same base, and no scaling
@@ -163,10 +164,12 @@ struct Family {
   bool window_both_sides =
       false;                     // a window is the distance to both sides, twice; else to the left
   bool transposed = false;       // matrices of layers are stored (in, out)
+  bool up_first = false;         // rows of gate_up: up, then gate
   bool interleaved_qkv = false;  // rows of qkv: q, k and v of head 0, then of head 1
   bool qkv_bias = true;          // unless fields.attention_bias says otherwise
   bool output_bias = true;       // of attention, likewise
   bool mlp_bias = true;          // unless fields.mlp_bias says otherwise
+  bool down_bias = false;  // the last matrix of the MLP has a bias, even if the others have none
   bool parallel = false;         // attention and MLP have the same input
   const char* parallel_field = nullptr;  // a flag that says so
   bool one_norm = false;                 // if parallel, attention_norm is the MLP's, too
@@ -195,8 +198,10 @@ struct TextPart {
 const Family* find_family(std::string_view model_type);
 const TextPart* find_text_part(std::string_view model_type);
 std::span<const Family> families();
-// NomicBERT with the settings and names of the code that its files bring along.
+// Families whose files have another family's model_type and bring their own code along: NomicBERT
+// with GPT-2's names of settings, and Jina's BERT with ALiBi.
 const Family& nomic_bert_of_remote_code();
+const Family& jina_bert();
 std::span<const TextPart> text_parts();
 // Before the names of parameters of a text part.
 std::span<const std::string_view> text_part_prefixes();

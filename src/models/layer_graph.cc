@@ -162,7 +162,10 @@ class Builder {
     const auto part = [&](int64_t first) {
       return graph_.add({.width = a_.mlp, .whole = all, .column = first, .head_step = a_.mlp});
     };
-    const ValueId first = part(0), second = a_.gated ? part(a_.mlp) : kNoValue;
+    // The gate and what it multiplies.
+    const bool swapped = a_.family->up_first;
+    const ValueId first = part(swapped ? a_.mlp : 0);
+    const ValueId second = a_.gated ? part(swapped ? 0 : a_.mlp) : kNoValue;
     if (layer_.gate_up.given()) {
       project(input, &LayerParameters::gate_up, all);
     } else if (a_.gated) {

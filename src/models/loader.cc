@@ -392,7 +392,8 @@ struct ModelLoader::State {
     } else {
       add_projection(n.up, index, a.mlp, a.width, a.mlp_bias, layer.up, transposed);
     }
-    add_projection(n.down, index, a.width, a.mlp, a.mlp_bias, layer.down, transposed);
+    const bool down_bias = a.mlp_bias || a.family->down_bias;
+    add_projection(n.down, index, a.width, a.mlp, down_bias, layer.down, transposed);
   }
 
   void add_embeddings() {

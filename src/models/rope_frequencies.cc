@@ -155,6 +155,20 @@ void RopeFrequencies::scale(ConfigReader& config, ConfigReader& group, int64_t r
   if (type == "linear") {
     if (!needs_factor()) return;
     for (double& frequency : base_) frequency /= factor;
+  } else if (type == "ntk" && fallback.ntk) {
+    if (!needs_factor() || factor <= 1) return;
+    // kexue.fm/archives/9706: by a larger base, or by a factor that grows with the pair's number.
+    const auto dim = static_cast<double>(rotary);
+    if (!group.has("mixed_b")) {
+      theta_ *= factor;
+      write_frequencies(theta_, rotary, base_.data());
+      for (double& frequency : base_) frequency /= std::pow(factor, 2.0 / dim);
+      return;
+    }
+    const double power = number("mixed_b", 0.0), rate = std::log(factor) / std::pow(dim / 2, power);
+    for (size_t pair = 0; pair < base_.size(); ++pair) {
+      base_[pair] /= std::exp(rate * std::pow(static_cast<double>(pair + 1), power));
+    }
   } else if (type == "dynamic" && fallback.alpha && group.has("alpha")) {
     const auto dim = static_cast<double>(rotary);
     if (rotary < 4) config.fail("head_dim", "4 or more for alpha", std::to_string(rotary));

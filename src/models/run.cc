@@ -437,6 +437,7 @@ class Runner {
     AttentionOptions& options = call.attention;
     options.scale = plan.scale;
     options.softcap = a_.attention_cap;
+    options.alibi_slopes = a_.alibi_slopes;
     if (plan.window > 0) options.window.left = plan.window - 1;
     if (a_.window_both_sides) options.window.right = options.window.left;
     if (!pass_.inputs.head_scales.empty()) {

@@ -7,9 +7,9 @@
 /// stablelm, olmo, olmo2, olmo3, granite, glm, glm4, cohere, cohere2, ernie4_5, helium, seed_oss,
 /// exaone4, hunyuan_v1_dense, arcee; and as the text parts of gemma3, qwen2_vl, qwen2_5_vl,
 /// qwen3_vl, mistral3, idefics3, smolvlm, llava, llava_next. Encoders: bert, roberta, xlm-roberta,
-/// camembert, distilbert, albert, electra, mpnet, deberta-v2, modernbert, nomic_bert, eurobert,
-/// esm, t5 (half of it), vit. Definitions: the transformers library 5.12; configurations of its
-/// versions 4 and 5 are read.
+/// camembert, distilbert, albert, electra, mpnet, deberta-v2, modernbert, nomic_bert, new,
+/// eurobert, esm, t5 (half of it), vit. Definitions: the transformers library 5.12; configurations
+/// of its versions 4 and 5 are read.
 #pragma once
 
 #include <cstddef>

@@ -138,6 +138,10 @@ void expect_sites_follow(const std::string& name, const Model& model, const OwnI
         const bool outside = plan.window > 0 && distance >= plan.window;
         EXPECT_EQ(hidden, masked || outside || (a.causal && key > token)) << where << row;
         EXPECT_EQ(pattern[at] == 0.0F, hidden) << where << row;
+        if (!a.alibi_slopes.empty()) {
+          score -= static_cast<double>(a.alibi_slopes[static_cast<size_t>(h)]) *
+                   static_cast<double>(std::abs(token - key));
+        }
         // A bias of relative positions is part of the score.
         expected_scores.push_back(hidden || a.buckets > 0 || a.relative_span > 0
                                       ? static_cast<double>(scores[at])
