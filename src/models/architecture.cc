@@ -175,6 +175,10 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
     const int64_t rotated = config.integer(family.fields.rotary_dim, 64, {.most = a.head_dim});
     fallback.partial_rotary = static_cast<double>(rotated) / static_cast<double>(a.head_dim);
   }
+  if (family.fields.dynamic_factor != nullptr && config.has(family.fields.dynamic_factor)) {
+    fallback.dynamic_factor = config.number(family.fields.dynamic_factor, 0.0, {});
+    fallback.dynamic_positions = config.integer("max_trained_positions", 2048, {.most = kMostRows});
+  }
   const bool by_type = family.rope_of_windows;
   if (by_type && config.has_members("rope_parameters") &&
       !config.has_members("rope_parameters.full_attention")) {

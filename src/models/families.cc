@@ -458,12 +458,15 @@ constexpr Setting kEsmSettings[] = {{"is_decoder", "false"},
                                     {"position_embedding_type", "rotary"},
                                     {"emb_layer_norm_before", "false"},
                                     {"is_folding_model", "false"}};
-constexpr Setting kNomicBertSettings[] = {
-    {"activation_function", "swiglu"},   {"causal", "false"},
-    {"mlp_fc2_bias", "mlp_fc1_bias"},    {"moe_every_n_layers", "0"},
-    {"parallel_block", "false"},         {"prenorm", "false"},
-    {"rotary_emb_interleaved", "false"}, {"rotary_emb_scale_base", "null"},
-    {"rotary_scaling_factor", "null"},   {"use_rms_norm", "false"}};
+constexpr Setting kNomicBertSettings[] = {{"activation_function", "swiglu"},
+                                          {"causal", "false"},
+                                          {"mlp_fc2_bias", "mlp_fc1_bias"},
+                                          {"moe_every_n_layers", "0"},
+                                          {"parallel_block", "false"},
+                                          {"prenorm", "false"},
+                                          {"rotary_emb_interleaved", "false"},
+                                          {"rotary_emb_scale_base", "null"},
+                                          {"use_rms_norm", "false"}};
 constexpr Setting kVitSettings[] = {{"pooler_act", "tanh"}};
 
 // ---- The families. ----
@@ -1045,7 +1048,8 @@ constexpr Family kNomicBertRemote{.model_type = "nomic_bert",
                                              .theta = "rotary_emb_base",
                                              .partial_rotary = "rotary_emb_fraction",
                                              .attention_bias = "qkv_proj_bias",
-                                             .mlp_bias = "mlp_fc1_bias"},
+                                             .mlp_bias = "mlp_fc1_bias",
+                                             .dynamic_factor = "rotary_scaling_factor"},
                                   .defaults = {.eps = 1e-5},
                                   .names = kNomicBertNames,
                                   .rope = true,

@@ -44,6 +44,8 @@ struct Fields {
   const char* logit_factor = nullptr;
   const char* logit_divisor = nullptr;
   const char* rotary_dim = nullptr;  // number of rotated elements of a head
+  // Factor of a dynamic scaling of RoPE beyond max_trained_positions; null or absent: none.
+  const char* dynamic_factor = nullptr;
 };
 
 // Values of fields that a configuration leaves out.

@@ -112,6 +112,10 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
   base_.resize(static_cast<size_t>(rotary / 2));
   write_frequencies(theta_, rotary, base_.data());
   if (scaled && !fallback.base_only) scale(config, inner, rotary, fallback);
+  if (fallback.dynamic_factor > 0) {
+    dynamic_factor_ = fallback.dynamic_factor;
+    limit_ = fallback.dynamic_positions;
+  }
   const auto usable = [](double frequency) { return frequency <= kMostNumber; };
   if (!std::all_of(base_.begin(), base_.end(), usable) ||
       !std::all_of(long_.begin(), long_.end(), usable)) {

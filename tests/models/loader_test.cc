@@ -733,6 +733,35 @@ TEST(ModelConfig, RotaryScalingThatIsNotUnderstoodIsNamed) {
         {{"rope_scaling.partial_rotary_factor", number(1e29)}});
 }
 
+// Nomic's names of settings, and its scaling of rotary positions, which is the dynamic one of
+// transformers.
+TEST(ModelConfig, NomicBertScalesBeyondTrainedPositions) {
+  Context context(1);
+  const std::vector<int32_t> ids = golden_ids("nomic_bert", "long.input_ids");
+  const auto logits_with = [&](const char* file,
+                               const std::map<std::string, ConfigValue>& changes) {
+    Files files;
+    read_files("nomic_bert", files);
+    EXPECT_TRUE(models::read_config(model_folder("nomic_bert") + file, files.config).ok());
+    for (const auto& [setting, value] : changes) files.config[setting] = value;
+    Model model;
+    const Status status = load(files, {}, 4096, model);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return logits_of(model, ids, context);
+  };
+  const std::map<std::string, ConfigValue> dynamic = {
+      {"rope_parameters.rope_type", text("dynamic")},
+      {"rope_parameters.factor", number(2)},
+      {"max_position_embeddings", number(20)}};
+  const std::map<std::string, ConfigValue> own = {{"rotary_scaling_factor", number(2)},
+                                                  {"max_trained_positions", number(20)}};
+  const std::vector<float> scaled = logits_with("/config.json", dynamic);
+  EXPECT_EQ(logits_with("/config_v4.json", own), scaled);
+  EXPECT_NE(logits_with("/config_v4.json", {}), scaled);
+  EXPECT_EQ(logits_with("/config_v4.json", {{"rotary_scaling_factor", number(2)}}),
+            logits_with("/config_v4.json", {}));
+}
+
 TEST(ModelConfig, ListsOfLayersThatAreTooShortAreNamed) {
   for (const auto& [model, setting] :
        {std::pair{"qwen2", "layer_types.1"}, {"smollm3", "no_rope_layers.1"}}) {
