@@ -485,6 +485,13 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   a.norm_bias = config.flag(fields.norm_bias, fields.norm_bias == nullptr && family->norm_bias);
   a.transform_bias = config.flag(fields.transform_bias, fields.transform_bias == nullptr);
   const bool both_sides = config.flag(family->both_sides_field, false);
+  if (family->classifier == Classifier::kTransform) {
+    const char* const field = "classifier_pooling";
+    const std::string pooling = config.text(field, "cls");
+    a.classifies_mean = pooling == "mean";
+    if (!a.classifies_mean && pooling != "cls")
+      config.fail(field, "cls or mean", '"' + pooling + '"');
+  }
   a.window_both_sides = family->window_both_sides || both_sides;
   if (names.patch != nullptr) a.qkv_bias = config.flag("qkv_bias", true);
   a.parallel = config.flag(family->parallel_field, family->parallel);

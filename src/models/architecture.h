@@ -40,6 +40,7 @@ struct Architecture {
   bool causal = false;
   bool window_both_sides = false;
   bool norm_bias = true, transform_bias = true;
+  bool classifies_mean = false;  // of Classifier::kTransform
   float eps = 0.0F;
   float embedding_scale = 1.0F;
   float residual_factor = 1.0F;                                  // of what attention and MLP add

@@ -130,6 +130,9 @@ enum class Classifier : uint8_t {
   kFirstTanh,  // tanh(dense(...)) of it
   kFirstRelu,  // relu(dense(...)) of it
   kFirstGelu,  // gelu(dense(...)) of it
+  // ModernBERT: norm(act(dense(...))), as Names::transform, of the first token's last hidden state
+  // or, if classifier_pooling says so, of the mean; of each token for classes of tokens
+  kTransform,
   kLastToken,  // the last token that is not padding
 };
 

@@ -476,6 +476,13 @@ struct ModelLoader::State {
       info.has_pooler = true;
     }
     in_heads = true;
+    const bool transforms =
+        family.classifier == Classifier::kTransform &&
+        (info.output == Output::kClassification || info.output == Output::kTokenClassification);
+    if (n.transform != nullptr && (transforms || info.output == Output::kMaskedLanguageModel)) {
+      add_projection(n.transform, 0, a.embedding_width, a.width, a.transform_bias, p.transform);
+      add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
+    }
     switch (info.output) {
       case Output::kNone:
         break;
@@ -484,8 +491,6 @@ struct ModelLoader::State {
         if (family.logit_bias) add_vector(n.output, 0, ".bias", a.vocabulary, p.output.bias);
         break;
       case Output::kMaskedLanguageModel:
-        add_projection(n.transform, 0, a.embedding_width, a.width, a.transform_bias, p.transform);
-        add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
         if (!a.tied) {
           add_projection(n.output, 0, a.vocabulary, a.embedding_width, has(n.output, ".bias"),
                          p.output);

@@ -43,7 +43,8 @@ inline constexpr Family kModernBert{.model_type = "modernbert",
                                               .output = "decoder",
                                               .output_bias = "decoder.bias",
                                               .transform = "head.dense",
-                                              .transform_norm = "head.norm"},
+                                              .transform_norm = "head.norm",
+                                              .classifier = "classifier"},
                                     .norms_first_attention = false,
                                     .rope = true,
                                     .rope_of_windows = true,
@@ -52,6 +53,7 @@ inline constexpr Family kModernBert{.model_type = "modernbert",
                                     .qkv_bias = false,
                                     .output_bias = false,
                                     .mlp_bias = false,
+                                    .classifier = Classifier::kTransform,
                                     .settings = kModernBertSettings};
 
 }  // namespace multihead::models

@@ -431,6 +431,8 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
                {"deberta_v3", "position_buckets", ConfigValue{Kind::kNumber, 30, {}}},
                {"deberta_v3", "conv_kernel_size", ConfigValue{Kind::kNumber, 3, {}}},
                {"deberta_v3", "pooler_hidden_act", text("tanh")},
+               {"modernbert_classes", "classifier_pooling", text("max")},
+               {"modernbert_classes", "classifier_activation", text("silu")},
                {"jina_v2", "feed_forward_type", text("reglu")},
                {"jina_v2", "hidden_act", text("relu")},
                {"gte", "pack_qkv", ConfigValue{Kind::kBool, 0, {}}},
