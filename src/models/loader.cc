@@ -150,6 +150,7 @@ struct ModelLoader::State {
   engine::Buffer floats, narrowed_row;  // rows in f32
   bool in_heads = false;                // names of heads have no prefix
   Vector rope_factors[std::size(kRopeFactors)];
+  std::vector<Vector*> unit_weights;    // of norms without parameters
 
   Architecture& plan() { return model->architecture; }
 
@@ -175,7 +176,9 @@ struct ModelLoader::State {
       rest_of_names = end == std::string_view::npos ? "" : rest_of_names.substr(end + 1);
       const size_t number = name.find('#');
       if (number != std::string::npos) name.replace(number, 1, std::to_string(layer));
-      for (const std::string_view prefix : model->architecture.family->prefixes) {
+      const Architecture& a = model->architecture;
+      for (const std::string_view prefix :
+           a.text_part ? text_part_prefixes() : a.family->prefixes) {
         result.push_back(std::string(prefix) + name + std::string(suffix));
         // Older names of LayerNorm's parameters.
         if (suffix == ".weight") result.push_back(std::string(prefix) + name + ".gamma");
@@ -286,8 +289,22 @@ struct ModelLoader::State {
   void add_norm(const char* names, int64_t layer, int64_t size, NormParameters& to,
                 bool layer_norm) {
     if (names == nullptr) return;
+    if (!plan().family->norm_parameters) {
+      to.weight.size = size;
+      unit_weights.push_back(&to.weight);
+      return;
+    }
     add_vector(names, layer, ".weight", size, to.weight, 0, plan().family->norm_plus_one);
     if (layer_norm && plan().norm_bias) add_vector(names, layer, ".bias", size, to.bias);
+  }
+
+  // Weights of norms that have none are ones, which are no tensor of the model.
+  Status fill_unit_weights() {
+    for (Vector* const weight : unit_weights) {
+      MULTIHEAD_TRY(allocate(*weight));
+      std::fill_n(weight->data, weight->size, 1.0F);
+    }
+    return {};
   }
 
   // A matrix with its own memory or as a view.
@@ -333,7 +350,9 @@ struct ModelLoader::State {
       return tensor ? type_of(tensors[*tensor], piece.rows, columns) : std::nullopt;
     };
     const std::optional<Stored> first = stored(pieces.front());
-    if (!first || (in_team && !cpu::has_blocks(memory_type(*first)))) return false;
+    // Relative positions are projected to queries and keys, too.
+    const bool apart = model->architecture.relative_span > 0;
+    if (!first || apart || (in_team && !cpu::has_blocks(memory_type(*first)))) return false;
     return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
       const std::optional<Stored> type = stored(piece);
       if (!type || memory_type(*type) != memory_type(*first)) return false;
@@ -380,7 +399,7 @@ struct ModelLoader::State {
     }
     norm(n.attention_out_norm, a.width, layer.attention_out_norm);
     norm(n.attention_sum_norm, a.width, layer.attention_sum_norm);
-    norm(n.mlp_norm, a.width, layer.mlp_norm);
+    if (!a.one_norm) norm(n.mlp_norm, a.width, layer.mlp_norm);
     norm(n.mlp_out_norm, a.width, layer.mlp_out_norm);
     norm(n.mlp_sum_norm, a.width, layer.mlp_sum_norm);
     const bool whole = a.family->norm_whole_qk;
@@ -405,7 +424,8 @@ struct ModelLoader::State {
     } else {
       add_projection(n.up, index, a.mlp, a.width, a.mlp_bias, layer.up, transposed);
     }
-    add_projection(n.down, index, a.width, a.mlp, a.mlp_bias, layer.down, transposed);
+    const bool down_bias = a.mlp_bias || a.family->down_bias;
+    add_projection(n.down, index, a.width, a.mlp, down_bias, layer.down, transposed);
   }
 
   void add_embeddings() {
@@ -425,11 +445,18 @@ struct ModelLoader::State {
       add_matrix(n.position, 0, n.patch != nullptr ? "" : ".weight", a.positions, width, p.position,
                  false, true);
     }
-    if (n.token_type != nullptr) {
+    if (a.token_types > 0) {
       add_matrix(n.token_type, 0, ".weight", a.token_types, width, p.token_type, false, true);
     }
     add_norm(n.embedding_norm, 0, width, p.embedding_norm, true);
-    add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
+    if (a.family->shares_layers || width != a.width) {
+      add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
+    }
+    if (n.relative_embedding != nullptr) {
+      fill(add(n.relative_embedding, 0, ".weight", 2 * a.relative_span, a.width, false),
+           p.relative_bias);
+      if (a.relative_norm) add_norm(n.relative_norm, 0, a.width, p.relative_norm, true);
+    }
     if (n.relative_bias != nullptr) {
       fill(add(n.relative_bias, 0, ".weight", a.buckets, a.heads, false), p.relative_bias);
     }
@@ -487,7 +514,10 @@ struct ModelLoader::State {
       return expected || !a.architecture.ends_with("Model") ? Output::kLanguageModel
                                                             : Output::kNone;
     }
-    if (has(n.transform, ".weight")) return Output::kMaskedLanguageModel;
+    const bool masked = n.transform != nullptr
+                            ? has(n.transform, ".weight")
+                            : has(n.output, ".weight") || written_for("ForMaskedLM");
+    if (masked) return Output::kMaskedLanguageModel;
     if (has(n.question, ".weight")) return Output::kQuestionAnswering;
     return has(n.classifier, ".weight") ? Output::kClassification : Output::kNone;
   }
@@ -506,15 +536,21 @@ struct ModelLoader::State {
       info.has_pooler = true;
     }
     in_heads = true;
+    const bool transforms =
+        family.classifier == Classifier::kTransform &&
+        (info.output == Output::kClassification || info.output == Output::kTokenClassification);
+    if (n.transform != nullptr && (transforms || info.output == Output::kMaskedLanguageModel)) {
+      add_projection(n.transform, 0, a.embedding_width, a.width, a.transform_bias, p.transform);
+      add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
+    }
     switch (info.output) {
       case Output::kNone:
         break;
       case Output::kLanguageModel:
         if (!a.tied) add_projection(n.output, 0, a.vocabulary, a.width, false, p.output);
+        if (family.logit_bias) add_vector(n.output, 0, ".bias", a.vocabulary, p.output.bias);
         break;
       case Output::kMaskedLanguageModel:
-        add_projection(n.transform, 0, a.embedding_width, a.width, a.transform_bias, p.transform);
-        add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
         if (!a.tied) {
           add_projection(n.output, 0, a.vocabulary, a.embedding_width, has(n.output, ".bias"),
                          p.output);
@@ -535,7 +571,8 @@ struct ModelLoader::State {
           break;
         }
         if (family.classifier == Classifier::kFirstTanh ||
-            family.classifier == Classifier::kFirstRelu) {
+            family.classifier == Classifier::kFirstRelu ||
+            family.classifier == Classifier::kFirstGelu) {
           add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
         }
         add_classifier(n.classifier);
@@ -561,7 +598,7 @@ struct ModelLoader::State {
   void describe() {
     const Architecture& a = plan();
     ModelInfo& info = model->info;
-    info.model_type = a.family->model_type;
+    info.model_type = a.model_type;
     info.causal = a.causal;
     info.takes_pixels = a.family->names.patch != nullptr;
     info.num_layers = static_cast<int64_t>(a.layers.size());
@@ -1055,6 +1092,7 @@ Status ModelLoader::finish(Model& model) {
     }
     if (!missing.empty())
       return format_error("weights", "all of their bytes", "less of " + missing);
+    MULTIHEAD_TRY(state_->fill_unit_weights());
     Model::Internals& made = *state_->model;
     if (made.architecture.from_gguf) MULTIHEAD_TRY(state_->apply_rope_factors());
     if (!made.parameters.layers.empty()) {

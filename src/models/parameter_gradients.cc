@@ -31,7 +31,8 @@ std::vector<M> list_members(P& p) {
     members.push_back({.matrix = matrix});
   }
   for (auto* const vector : {&p.relative_bias, &p.first_token}) members.push_back({vector});
-  for (auto* const norm : {&p.embedding_norm, &p.final_norm, &p.transform_norm}) pair(*norm);
+  for (auto* const norm : {&p.embedding_norm, &p.final_norm, &p.transform_norm, &p.relative_norm})
+    pair(*norm);
   for (auto* const projection : {&p.embedding_projection, &p.patch, &p.pooler, &p.transform,
                                  &p.output, &p.classifier_dense, &p.classifier}) {
     pair(*projection);

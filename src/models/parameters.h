@@ -30,9 +30,9 @@ struct Parameters {
   // True if `embedding` has only this member's rows, which are divided like outputs, because it may
   // be the output matrix, too.
   bool embedding_is_share = false;
-  NormParameters embedding_norm, final_norm, transform_norm;
+  NormParameters embedding_norm, final_norm, transform_norm, relative_norm;
   Projection embedding_projection, patch, pooler;
-  Vector relative_bias;  // (buckets, heads)
+  Vector relative_bias;  // (buckets, heads), or (2 * relative_span, width)
   Vector first_token;
   Projection transform, output;  // output.weight is not given where the embedding is tied
   Projection classifier_dense, classifier;

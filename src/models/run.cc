@@ -48,6 +48,9 @@ struct Arrays {
   float *cos = nullptr, *sin = nullptr;  // (ropes, tokens, pairs)
   float* bias = nullptr;                 // (heads, tokens, tokens): of relative positions
   float* patches = nullptr;              // (rows, channels * patch_size^2)
+  float* relative = nullptr;             // (distances, width)
+  int32_t* relative_rows = nullptr;      // see nn::RelativeContent
+  nn::RelativeContent content = {};
   // For gradients only.
   float* normed = nullptr;    // (rows, width)
   float* gradient = nullptr;  // (rows, width)
@@ -170,6 +173,14 @@ class Runner {
     floats(take, w_.cos, ropes * pass_.tokens, pairs_);
     floats(take, w_.sin, ropes * pass_.tokens, pairs_);
     floats(take, w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, pass_.tokens);
+    if (a_.relative_span > 0) {
+      const int64_t distances = std::min(2 * pass_.tokens - 1, 2 * a_.relative_span);
+      floats(take, w_.relative, distances, a_.width);
+      take(w_.relative_rows, static_cast<uint64_t>(2 * pass_.tokens - 1));
+      floats(take, w_.content.projected, distances, a_.q_width());
+      floats(take, w_.content.products, a_.heads * pass_.tokens, distances);
+      floats(take, w_.content.bias, pass_.inputs.batch * a_.heads * pass_.tokens, pass_.tokens);
+    }
     floats(take, w_.patches, p_.patch.given() ? rows() : 0, p_.patch.weight.columns);
   }
 
@@ -212,9 +223,27 @@ class Runner {
       fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads,
                          pass_.tokens, w_.bias);
     }
+    if (a_.relative_span > 0) MULTIHEAD_TRY(fill_relative_content());
     if (!pass_.state.given()) return embed();
     std::copy_n(pass_.state.data, rows() * a_.width, w_.x);
     return {};
+  }
+
+  Status fill_relative_content() {
+    const auto row_of = [&](int64_t distance) {
+      const int64_t bucket = signed_bucket(distance, a_.relative_span, a_.bucket_distance);
+      return std::clamp<int64_t>(bucket + a_.relative_span, 0, 2 * a_.relative_span - 1);
+    };
+    const int64_t last = pass_.tokens - 1, first = row_of(-last), rows = row_of(last) + 1 - first;
+    for (int64_t distance = -last; distance <= last; ++distance) {
+      w_.relative_rows[distance + last] = static_cast<int32_t>(row_of(distance) - first);
+    }
+    const ConstTensor table(p_.relative_bias.data + first * a_.width, {rows, a_.width});
+    w_.content.embeddings = w_.relative;
+    w_.content.rows = rows;
+    w_.content.row_of = w_.relative_rows;
+    return nn::normalize({false, a_.eps}, table, p_.relative_norm, {w_.relative, table.shape},
+                         context_);
   }
 
   void fill_angles() {
@@ -289,6 +318,20 @@ class Runner {
     return {};
   }
 
+  // ESM: the factor of a sequence's embeddings with token_dropout, which makes up for masks, whose
+  // embedding is 0. In training 12 % of the tokens were masks.
+  float share_without_masks(int64_t sequence) const {
+    if (a_.mask_id < 0) return 1.0F;
+    const ModelInputs& in = pass_.inputs;
+    double masks = 0, tokens = 0;
+    for (int64_t row = sequence * pass_.tokens; row < (sequence + 1) * pass_.tokens; ++row) {
+      const auto at = static_cast<size_t>(row);
+      masks += in.ids[at] == a_.mask_id ? 1 : 0;
+      tokens += in.mask.empty() || in.mask[at] != 0 ? 1 : 0;
+    }
+    return static_cast<float>(0.88 / (1.0 - masks / tokens));
+  }
+
   Status embed() {
     if (p_.patch.given()) return embed_pixels();
     const int64_t width = a_.embedding_width;
@@ -298,15 +341,17 @@ class Runner {
     MULTIHEAD_TRY(look_up(matrix(embedded, width)));
     engine::over_rows(in.batch, pass_.tokens * width, context_, [&](int64_t first, int64_t end) {
       for (int64_t b = first; b < end; ++b) {
+        const float kept = share_without_masks(b);
         int64_t real = 0;  // tokens so far that are not padding
         for (int64_t token = 0; token < pass_.tokens; ++token) {
           const int64_t row = b * pass_.tokens + token;
           const int32_t id = in.ids[static_cast<size_t>(row)];
           float* const to = embedded + row * width;
-          if (a_.embedding_scale != 1.0F) {
-            for (int64_t c = 0; c < width; ++c) to[c] *= a_.embedding_scale;
+          const float scale = id == a_.mask_id ? 0.0F : a_.embedding_scale * kept;
+          if (scale != 1.0F) {
+            for (int64_t c = 0; c < width; ++c) to[c] *= scale;
           }
-          int64_t position = before_ + token;
+          int64_t position = a_.first_position + before_ + token;
           if (after_padding) {
             // RoBERTa: padding has the position of its own id.
             position = id == a_.padding_id ? a_.padding_id : a_.padding_id + ++real;
@@ -337,7 +382,7 @@ class Runner {
     for (int64_t row = 0; row < rows(); ++row) {
       const float* const d = w_.gradient + row * a_.width;
       add(gradients.embedding, pass_.inputs.ids[static_cast<size_t>(row)], d, a_.embedding_scale);
-      add(gradients.position, row % pass_.tokens, d, 1.0F);
+      add(gradients.position, a_.first_position + row % pass_.tokens, d, 1.0F);
     }
   }
 
@@ -376,7 +421,8 @@ class Runner {
     const LayerPlan& plan = a_.layers[static_cast<size_t>(index)];
     nn::LayerCall call{.parameters = &p_.layers[static_cast<size_t>(plan.weights)],
                        .batch = pass_.inputs.batch,
-                       .tokens = pass_.tokens};
+                       .tokens = pass_.tokens,
+                       .content = w_.content};
     if (d_parameters_ != nullptr) {
       call.gradients = &d_parameters_->layers[static_cast<size_t>(plan.weights)];
     }
@@ -385,11 +431,13 @@ class Runner {
       call.rotation = {.cos = nn::moved(w_.cos, offset),
                        .sin = nn::moved(w_.sin, offset),
                        .pairs = a_.ropes[static_cast<size_t>(plan.rope)].pairs(),
-                       .step = pairs_};
+                       .step = pairs_,
+                       .neighbours = a_.family->rope_neighbours};
     }
     AttentionOptions& options = call.attention;
     options.scale = plan.scale;
     options.softcap = a_.attention_cap;
+    options.alibi_slopes = a_.alibi_slopes;
     if (plan.window > 0) options.window.left = plan.window - 1;
     if (a_.window_both_sides) options.window.right = options.window.left;
     if (!pass_.inputs.head_scales.empty()) {

@@ -45,6 +45,8 @@ struct Operation {
     kRotate,      // out = rotary embedding of `in`
     kAttend,      // out = attention of queries in, keys in2, values in3; once in a list at most
     kScaleHeads,  // out = head_scales * in
+    kScale,       // out = number * in
+    kClamp,       // out = in, at least -number and at most number
     kActivate,    // out = f(in), or f(in) * in2
     kAdd,         // out = in + in2
   };
@@ -57,6 +59,7 @@ struct Operation {
   NormParameters LayerParameters::*norm = nullptr;
   Projection LayerParameters::*projection = nullptr;
   Share share = Share::kNone;
+  float number = 0.0F;  // of kScale and kClamp
 
   // Set by plan(): of kAdd, true if in2's gradient may be the memory of out's gradient.
   bool lends_gradient = false;
