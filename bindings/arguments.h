@@ -35,6 +35,7 @@ using engine::AttentionPart;
 using engine::BackwardPart;
 using models::Ablation;
 using models::By;
+using models::EarlyStopping;
 using models::Edit;
 using models::Metric;
 using models::ModelInputs;

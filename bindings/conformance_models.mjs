@@ -61,10 +61,13 @@ function compare({ entry, goldens }, name, got, size, indexOf) {
   }
 }
 
-function readInputs({ info }, { input_ids: ids, attention_mask: mask, token_type_ids: types, pixel_values: pixels, ...others }) {
+function readInputs(
+  { info },
+  { input_ids: ids, attention_mask: mask, token_type_ids: types, pixel_values: pixels, decoder_input_ids: decoder, ...others },
+) {
   for (const name of Object.keys(others)) throw new NotSupported(`input ${name}`);
   const main = info.takesPixels ? pixels : ids;
-  return { main, mask, types: info.tokenTypes > 0 ? types : undefined, batch: main.shape[0] };
+  return { main, mask, types: info.tokenTypes > 0 ? types : undefined, decoder, batch: main.shape[0] };
 }
 
 /** The sequence of one row: ids or pixels for the calls, and the positions whose tokens are no padding. */
@@ -150,13 +153,88 @@ async function checkRow(model, golden, inputs, row) {
   }
 }
 
+/** Compares the outputs of one row of a case of an encoder–decoder model. */
+async function checkSourceRow(model, golden, inputs, row) {
+  const { batch, decoder } = inputs;
+  const { input, positions, padded } = sequenceOf(model, { ...inputs, types: undefined }, row);
+  const target = decoder.data.length / batch;
+  const options = { decoderInput: decoder.data.slice(row * target, (row + 1) * target) };
+  const of = await model.forward(input, { ...options, return: ['hiddenStates', 'lastHiddenState', 'logits', 'encoderLastHiddenState'] });
+  const alone = await model.encoder.forward(input, { return: ['hiddenStates', 'lastHiddenState'] });
+  if (alone.lastHiddenState.data.join() !== of.encoderLastHiddenState.data.join()) {
+    throw new Error('encoder_last_hidden_state: expected the bits of the encoder by itself');
+  }
+  /** Rows of tokens: those of the decoder, or of the encoder, where padding is left out. */
+  const byToken = (name, got, ofSource) => {
+    const tokens = ofSource ? positions.length : target;
+    const each = got.length / tokens;
+    const [size, at] = ofSource ? [padded, (token) => positions[token]] : [target, (token) => token];
+    compare(golden, name, got, batch * size * each, (i) => (row * size + at(Math.floor(i / each))) * each + (i % each));
+  };
+  const stateOf = ({ hiddenStates: { shape, data } }, index) => data.subarray(index * shape[1] * shape[2], (index + 1) * shape[1] * shape[2]);
+  const checkMaps = async (name, info, rows, columns, read) => {
+    for (let head = 0; head < info.numHeads; head += 1) {
+      const { data } = await read(head);
+      const size = rows * columns;
+      compare(golden, name, data, batch * info.numHeads * size, (i) => (row * info.numHeads + head) * size + i);
+    }
+  };
+  const { info } = model;
+  for (const name of Object.keys(golden.goldens)) {
+    const state = indexIn(name, 'hidden_states', info.numLayers);
+    const sourceState = indexIn(name, 'encoder_hidden_states', info.encoder.numLayers);
+    const layer = indexIn(name, 'attentions', info.numLayers);
+    const cross = indexIn(name, 'cross_attentions', info.numLayers);
+    const source = indexIn(name, 'encoder_attentions', info.encoder.numLayers);
+    if (state !== undefined) byToken(name, stateOf(of, state), false);
+    else if (sourceState !== undefined) byToken(name, stateOf(alone, sourceState), true);
+    else if (name === 'last_hidden_state') byToken(name, of.lastHiddenState.data, false);
+    else if (name === 'encoder_last_hidden_state') byToken(name, of.encoderLastHiddenState.data, true);
+    else if (name === 'logits') byToken(name, of.logits.data, false);
+    else if (layer !== undefined) await checkMaps(name, info, target, target, (head) => model.attentions(input, { ...options, layer, head }));
+    else if (cross !== undefined) {
+      await checkMaps(name, info, target, padded, (head) => model.crossAttentions(input, { ...options, layer: cross, head }));
+    } else if (source !== undefined) {
+      await checkMaps(name, info.encoder, padded, padded, (head) => model.encoder.attentions(input, { layer: source, head }));
+    } else throw new NotSupported(`output ${name}`);
+  }
+}
+
 async function runForward(model, golden) {
   const inputs = readInputs(model, golden.inputs);
-  for (let row = 0; row < inputs.batch; row += 1) await checkRow(model, golden, inputs, row);
+  const check = model.info.encoder === undefined ? checkRow : checkSourceRow;
+  for (let row = 0; row < inputs.batch; row += 1) await check(model, golden, inputs, row);
+}
+
+/** Options of a generation in the names of transformers. */
+const optionNames = {
+  max_new_tokens: 'maxNewTokens',
+  forced_bos_token_id: 'forcedBos',
+  forced_eos_token_id: 'forcedEos',
+  suppress_tokens: 'suppress',
+  begin_suppress_tokens: 'beginSuppress',
+  bad_words_ids: 'badWords',
+  num_beams: 'numBeams',
+  length_penalty: 'lengthPenalty',
+  early_stopping: 'earlyStopping',
+};
+
+/** Compares all tokens of a generation that the options describe. */
+async function runSourceGenerate(model, { entry, inputs, goldens }) {
+  const options = {};
+  for (const [name, value] of Object.entries(entry.options)) {
+    if (optionNames[name] === undefined) throw new NotSupported(`option ${name}`);
+    options[optionNames[name]] = value;
+  }
+  const { ids } = await model.complete(inputs.input_ids.data, options);
+  const wanted = goldens.generated_ids.data;
+  if (ids.join() !== wanted.join()) throw new Error(`generated_ids: expected ${wanted.join(' ')}, got ${ids.join(' ')}`);
 }
 
 /** Compares all golden tokens: transformers went on after tokens that end a text. */
-async function runGenerate(model, { inputs, goldens }) {
+async function runGenerate(model, golden) {
+  if (golden.entry.options !== undefined) return runSourceGenerate(model, golden);
+  const { inputs, goldens } = golden;
   const { input_ids: prompt, ...others } = inputs;
   const { generated_ids: wanted, ...outputs } = goldens;
   for (const name of Object.keys(others)) throw new NotSupported(`input ${name}`);

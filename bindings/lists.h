@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -83,13 +84,48 @@ inline std::vector<models::Edit> edits_of(std::span<const double> numbers) {
   return edits;
 }
 
+// Rules: forced_bos and forced_eos, -1 for none; the numbers of suppress, begin_suppress and of
+// each bad word, which are counted first. No numbers: no rules.
+inline models::TokenRules rules_of(std::span<const double> numbers) {
+  models::TokenRules rules;
+  if (numbers.empty()) return rules;
+  ListReader list(numbers);
+  const auto ids = [&] {
+    const std::vector<int64_t> wide = list.wholes();
+    return std::vector<int32_t>(wide.begin(), wide.end());
+  };
+  for (std::optional<int32_t>* const forced : {&rules.forced_bos, &rules.forced_eos}) {
+    const int64_t id = list.whole();
+    if (id >= 0) *forced = static_cast<int32_t>(id);
+  }
+  rules.suppress = ids();
+  rules.begin_suppress = ids();
+  for (int64_t left = list.whole(); left > 0; --left) rules.bad_words.push_back(ids());
+  return rules;
+}
+
+inline std::vector<int32_t> numbers_of(const models::TokenRules& rules) {
+  std::vector<int32_t> numbers = {rules.forced_bos.value_or(-1), rules.forced_eos.value_or(-1)};
+  const auto add = [&](const std::vector<int32_t>& ids) {
+    numbers.push_back(static_cast<int32_t>(ids.size()));
+    numbers.insert(numbers.end(), ids.begin(), ids.end());
+  };
+  add(rules.suppress);
+  add(rules.begin_suppress);
+  numbers.push_back(static_cast<int32_t>(rules.bad_words.size()));
+  for (const std::vector<int32_t>& word : rules.bad_words) add(word);
+  return numbers;
+}
+
 // The inputs of a call with its edits.
 struct Edited {
-  Edited(const models::ModelInputs& given, std::span<const double> numbers)
-      : edits(edits_of(numbers)), inputs(given) {
+  Edited(const models::ModelInputs& given, std::span<const double> numbers,
+         std::span<const double> of_source = {})
+      : edits(edits_of(numbers)), source_edits(edits_of(of_source)), inputs(given) {
     inputs.edits = edits;
+    inputs.source_edits = source_edits;
   }
-  std::vector<models::Edit> edits;
+  std::vector<models::Edit> edits, source_edits;
   models::ModelInputs inputs;
 };
 

@@ -59,19 +59,20 @@ std::vector<models::StoredTensor> tensors_of(ListReader list) {
   return tensors;
 }
 
-// Computes several heads in one pass, out (count, N, N). A layer or head of -1 stands for all.
+// Computes several heads in one pass, out (count, N, N) or (count, N, S). A layer or head of -1
+// stands for all.
 Status all_attentions(const Model& model, const ModelInputs& inputs,
                       const ModelAttentionsCall& call) {
   const models::ModelInfo& info = model.info();
   const int64_t end_layer = call.layer < 0 ? info.num_layers : call.layer + 1;
   const int64_t end_head = call.head < 0 ? info.num_heads : call.head + 1;
-  const int64_t tokens = call.out.shape[1];
+  const int64_t tokens = call.out.shape[1], keys = call.out.shape[2];
   std::vector<models::HeadMap> maps;
   float* map = call.out.data;
   for (int64_t layer = std::max<int64_t>(0, call.layer); layer < end_layer; ++layer) {
     for (int64_t head = std::max<int64_t>(0, call.head); head < end_head; ++head) {
-      maps.push_back({layer, head, Tensor(map, {1, tokens, tokens})});
-      map += tokens * tokens;
+      maps.push_back({layer, head, Tensor(map, {1, tokens, keys}), call.cross});
+      map += tokens * keys;
     }
   }
   return model.forward(inputs, {.maps = maps}, context());
@@ -120,16 +121,32 @@ void model_release(int32_t handle) { release_object<Model>(handle); }
 
 void model_info(int32_t handle) { write(at<Model>(handle).info()); }
 
+void model_rules(int32_t handle) {
+  static ModelRules rules;
+  const models::ModelInfo& info = at<Model>(handle).info();
+  rules.numbers = numbers_of(info.rules);
+  rules.numbers.insert(rules.numbers.begin(), info.decoder_start);
+  write(rules);
+}
+
+int32_t model_encoder(int32_t handle) {
+  return make<Model>(Arguments{}, [&](Model& model) -> Status {
+    model = at<Model>(handle).encoder();
+    return {};
+  });
+}
+
 int32_t model_forward(int32_t handle) {
   const ModelForwardCall call;
   return run(call.from, [&] {
-    const Edited input(call.inputs, call.edits);
+    const Edited input(call.inputs, call.edits, call.source_edits);
     const std::vector<models::Capture> captures = captures_of(call.captures);
     return at<Model>(handle).forward(input.inputs,
                                      {.hidden_states = call.hidden_states,
                                       .last_hidden_state = call.last_hidden_state,
                                       .logits = call.logits,
                                       .pooler_output = call.pooler_output,
+                                      .source_state = call.source_state,
                                       .captures = captures},
                                      context());
   });
@@ -139,9 +156,8 @@ int32_t model_attentions(int32_t handle) {
   const ModelAttentionsCall call;
   return run(call.from, [&] {
     const Model& model = at<Model>(handle);
-    const Edited input(call.inputs, call.edits);
-    if (call.layer < 0 || call.head < 0) return all_attentions(model, input.inputs, call);
-    return model.attentions(input.inputs, call.layer, call.head, call.out, context());
+    const Edited input(call.inputs, call.edits, call.source_edits);
+    return all_attentions(model, input.inputs, call);
   });
 }
 
@@ -171,6 +187,13 @@ void session_release(int32_t handle) { release_object<Session>(handle); }
 
 double session_bytes(int32_t handle) { return static_cast<double>(at<Session>(handle).bytes()); }
 
+int32_t session_encode(int32_t handle) {
+  const SessionEncodeCall call;
+  return run(call.from, [&] {
+    return at<Session>(handle).encode(call.source, edits_of(call.edits), context());
+  });
+}
+
 int32_t session_append(int32_t handle) {
   const SessionAppendCall call;
   return run(call.from,
@@ -180,12 +203,44 @@ int32_t session_append(int32_t handle) {
 int32_t sampler_create() {
   const SamplerCall call;
   return make<models::Sampler>(call.from, [&](models::Sampler& sampler) -> Status {
-    sampler = models::Sampler(call.sampling);
+    sampler = models::Sampler(call.sampling, rules_of(call.rules), call.begin, call.end);
     return {};
   });
 }
 
 void sampler_release(int32_t handle) { release_object<models::Sampler>(handle); }
+
+int32_t beam_search_create(int32_t model) {
+  const BeamSearchCall call;
+  return make<models::BeamSearch>(call.from, [&](models::BeamSearch& search) {
+    models::GenerateOptions options{
+        .max_new_tokens = call.max_new_tokens,
+        .cache_type = call.cache_type,
+        .head_scales = {call.head_scales.begin(), call.head_scales.end()},
+        .edits = edits_of(call.edits),
+        .rules = rules_of(call.rules),
+        .num_beams = call.num_beams,
+        .length_penalty = call.length_penalty,
+        .early_stopping = call.early_stopping,
+        .source_edits = edits_of(call.source_edits)};
+    options.sampling.repetition_penalty = call.repetition_penalty;
+    options.stop_ids.emplace(call.stops.begin(), call.stops.end());
+    options.decoder_prompt.assign(call.decoder_prompt.begin(), call.decoder_prompt.end());
+    return models::BeamSearch::create(at<Model>(model), call.prompt, options, search, context());
+  });
+}
+
+void beam_search_release(int32_t handle) { release_object<models::BeamSearch>(handle); }
+
+int32_t beam_search_step(int32_t handle) {
+  static SearchProgress progress;
+  models::BeamSearch& search = at<models::BeamSearch>(handle);
+  const int32_t status = run(Arguments{}, [&] { return search.step(progress.done, context()); });
+  if (status != 0) return status;
+  progress.ids.assign(search.ids().begin(), search.ids().end());
+  write(progress);
+  return status;
+}
 
 int32_t sampler_choose(int32_t handle, int32_t session) {
   const ChooseCall call;

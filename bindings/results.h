@@ -60,6 +60,16 @@ struct TrainedModel {
   int64_t parameters = 0;
 };
 
+// TokenRules as one list: see rules_of().
+struct ModelRules {
+  std::vector<int32_t> numbers;
+};
+
+struct SearchProgress {
+  bool done = false;
+  std::vector<int32_t> ids;
+};
+
 struct ChosenToken {
   int64_t token = 0;
 };

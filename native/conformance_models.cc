@@ -25,13 +25,23 @@ namespace fs = std::filesystem;
 
 // The arguments of one call.
 struct Inputs {
-  std::vector<int32_t> ids, token_types;
-  std::vector<uint8_t> mask;
+  std::vector<int32_t> ids, token_types, source;
+  std::vector<uint8_t> mask, source_mask;
   std::vector<float> pixels;
-  int64_t batch = 1, tokens = 0;
+  int64_t batch = 1, tokens = 0, source_tokens = 0;
 
   models::ModelInputs view() const {
-    return {.ids = ids, .batch = batch, .mask = mask, .token_types = token_types, .pixels = pixels};
+    return {.ids = ids,
+            .batch = batch,
+            .mask = mask,
+            .token_types = token_types,
+            .pixels = pixels,
+            .source = source,
+            .source_mask = source_mask};
+  }
+  // Those of the encoder alone.
+  models::ModelInputs source_view() const {
+    return {.ids = source, .batch = batch, .mask = source_mask};
   }
 };
 
@@ -51,6 +61,14 @@ Inputs read_inputs(const Case& c, const models::ModelInfo& info) {
   for (const int32_t value : c.integers("attention_mask")) {
     inputs.mask.push_back(value != 0 ? 1 : 0);
   }
+  if (info.has_encoder) {
+    inputs.source_tokens = inputs.tokens;
+    inputs.source = std::move(inputs.ids);
+    inputs.source_mask = std::move(inputs.mask);
+    inputs.mask = {};
+    inputs.tokens = c.input("decoder_input_ids")->shape[1];
+    inputs.ids = c.integers("decoder_input_ids");
+  }
   // Tokenizers give types to models without such embeddings, too.
   const std::vector<int32_t> types = c.integers("token_type_ids");
   if (info.token_types > 0) inputs.token_types = types;
@@ -68,6 +86,49 @@ std::optional<int64_t> index_of(const std::string& name, const std::string& begi
   return name.size() > begin.size() && number < most ? std::optional(number) : std::nullopt;
 }
 
+// Compares the outputs of the encoder, which are those of the encoder as a model by itself.
+std::string check_encoder(const Case& c, const models::Model& encoder, const Inputs& inputs,
+                          const std::vector<float>& last, Context& context, double& worst) {
+  const models::ModelInfo& info = encoder.info();
+  const int64_t batch = inputs.batch, tokens = inputs.source_tokens;
+  const Dims all{info.num_layers + 1, batch, tokens, info.embed_dim};
+  const Dims maps{info.num_layers, batch, info.num_heads, tokens, tokens};
+  std::vector<float> states(static_cast<size_t>(all.elements()));
+  std::vector<float> weights(static_cast<size_t>(maps.elements()));
+  std::vector<models::Capture> captures;
+  const int64_t map = maps.elements() / std::max<int64_t>(1, info.num_layers);
+  for (int64_t layer = 0; layer < info.num_layers; ++layer) {
+    captures.push_back(
+        {.site = models::Site::kPattern,
+         .layer = layer,
+         .out = {weights.data() + layer * map, {batch, info.num_heads, tokens, tokens}}});
+  }
+  const Status status = encoder.forward(
+      inputs.source_view(), {.hidden_states = {states.data(), all}, .captures = captures}, context);
+  if (!status.ok()) return status.message();
+  if (!std::equal(last.begin(), last.end(), states.end() - static_cast<int64_t>(last.size()))) {
+    return "encoder_last_hidden_state: expected the bits of the encoder by itself";
+  }
+  const auto part = [](const std::vector<float>& from, int64_t first, int64_t size) {
+    return std::vector<float>(from.begin() + first, from.begin() + first + size);
+  };
+  for (const auto& [name, tensor] : c["outputs"].items()) {
+    std::vector<float> result;
+    const int64_t size = batch * tokens * info.embed_dim;
+    const auto state = index_of(name, "encoder_hidden_states.", info.num_layers);
+    const auto layer = index_of(name, "encoder_attentions.", info.num_layers);
+    if (name == "encoder_last_hidden_state") result = last;
+    if (state) result = part(states, *state * size, size);
+    if (layer) result = part(weights, *layer * map, map);
+    if (result.empty()) continue;
+    const std::string problem = compare(name, Case::floats_of(c.golden(name)).data, result,
+                                        {.atol = c["tolerance"].value(name, 1e-5)},
+                                        layer ? std::vector<uint8_t>() : inputs.source_mask, worst);
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
 std::string run_forward(const Case& c, const models::Model& model, Context& context,
                         double& worst) {
   const models::ModelInfo& info = model.info();
@@ -82,7 +143,7 @@ std::string run_forward(const Case& c, const models::Model& model, Context& cont
                    {.atol = c["tolerance"].value(name, 1e-5)}, mask, worst);
   };
 
-  std::vector<float> states, last, logits, pooled;
+  std::vector<float> states, last, logits, pooled, source;
   models::ModelOutputs results;
   std::vector<std::vector<float>> maps;
   std::vector<models::HeadMap> wanted_maps;
@@ -99,17 +160,28 @@ std::string run_forward(const Case& c, const models::Model& model, Context& cont
     pooled.resize(static_cast<size_t>(count({batch, width})));
     results.pooler_output = {pooled.data(), {batch, width}};
   }
-  maps.reserve(static_cast<size_t>(info.num_layers));
-  for (int64_t layer = 0; layer < info.num_layers; ++layer) {
-    if (!c.has_output("attentions." + std::to_string(layer))) continue;
-    std::vector<float>& map =
-        maps.emplace_back(static_cast<size_t>(count({batch, info.num_heads, tokens, tokens})));
-    for (int64_t head = 0; head < info.num_heads; ++head) {
-      wanted_maps.push_back({layer,
-                             head,
-                             {map.data() + head * tokens * tokens,
-                              {batch, tokens, tokens},
-                              {info.num_heads * tokens * tokens, tokens, 1}}});
+  if (info.has_encoder) {
+    source.resize(static_cast<size_t>(count({batch, inputs.source_tokens, width})));
+    results.source_state = {source.data(), {batch, inputs.source_tokens, width}};
+  }
+  // In the order of the names of the outputs: "attentions" before "cross_attentions".
+  maps.reserve(static_cast<size_t>(2 * info.num_layers));
+  for (const bool cross : {false, true}) {
+    const int64_t keys = cross ? inputs.source_tokens : tokens;
+    for (int64_t layer = 0; layer < info.num_layers; ++layer) {
+      if (!c.has_output((cross ? "cross_attentions." : "attentions.") + std::to_string(layer))) {
+        continue;
+      }
+      std::vector<float>& map =
+          maps.emplace_back(static_cast<size_t>(count({batch, info.num_heads, tokens, keys})));
+      for (int64_t head = 0; head < info.num_heads; ++head) {
+        wanted_maps.push_back({layer,
+                               head,
+                               {map.data() + head * tokens * keys,
+                                {batch, tokens, keys},
+                                {info.num_heads * tokens * keys, keys, 1}},
+                               cross});
+      }
     }
   }
   results.maps = wanted_maps;
@@ -144,28 +216,50 @@ std::string run_forward(const Case& c, const models::Model& model, Context& cont
       const int64_t size = batch * tokens * width;
       const auto begin = states.begin() + *layer * size;
       problem = compared(name, {begin, begin + size}, inputs.mask);
-    } else if (index_of(name, "attentions.", all)) {
+    } else if (index_of(name, "attentions.", all) || index_of(name, "cross_attentions.", all)) {
       problem = compared(name, maps[map++], {});
+    } else if (info.has_encoder && name.starts_with("encoder_")) {
+      continue;
     } else {
       problem = "not supported yet: output " + name;
     }
     if (!problem.empty()) return problem;
   }
+  if (info.has_encoder) {
+    const std::string problem = check_encoder(c, model.encoder(), inputs, source, context, worst);
+    if (!problem.empty()) return problem;
+  }
   // One head by itself is the same map.
   if (wanted_maps.empty()) return {};
   const models::HeadMap& one = wanted_maps.back();
-  std::vector<float> alone(static_cast<size_t>(count({batch, tokens, tokens})));
-  const Status status = model.attentions(inputs.view(), one.layer, one.head,
-                                         {alone.data(), {batch, tokens, tokens}}, context);
+  const int64_t keys = one.out.shape[2];
+  std::vector<float> alone(static_cast<size_t>(count({batch, tokens, keys})));
+  const Tensor out(alone.data(), {batch, tokens, keys});
+  const Status status =
+      one.cross ? model.cross_attentions(inputs.view(), one.layer, one.head, out, context)
+                : model.attentions(inputs.view(), one.layer, one.head, out, context);
   if (!status.ok()) return status.message();
   for (int64_t b = 0; b < batch; ++b) {
     const float* const map_of_entry = one.out.data + b * one.out.strides[0];
-    if (!std::equal(map_of_entry, map_of_entry + tokens * tokens,
-                    alone.data() + b * tokens * tokens)) {
+    if (!std::equal(map_of_entry, map_of_entry + tokens * keys, alone.data() + b * tokens * keys)) {
       return "attentions of one head: expected the bits of forward()";
     }
   }
   return {};
+}
+
+// The options of a generation that are not the model's: names are those of transformers.
+models::TokenRules rules_of(const json& options) {
+  models::TokenRules rules;
+  const auto id = [&](const char* name, std::optional<int32_t>& value) {
+    if (options.contains(name) && options[name].is_number()) value = options[name].get<int32_t>();
+  };
+  id("forced_bos_token_id", rules.forced_bos);
+  id("forced_eos_token_id", rules.forced_eos);
+  rules.suppress = options.value("suppress_tokens", std::vector<int32_t>());
+  rules.begin_suppress = options.value("begin_suppress_tokens", std::vector<int32_t>());
+  rules.bad_words = options.value("bad_words_ids", std::vector<std::vector<int32_t>>());
+  return rules;
 }
 
 std::string run_generate(const Case& c, const models::Model& model, Context& context) {
@@ -174,7 +268,18 @@ std::string run_generate(const Case& c, const models::Model& model, Context& con
   if (golden.empty() || c["outputs"].size() != 1) return "outputs: expected generated_ids of I32";
   models::GenerateOptions options;
   options.max_new_tokens = static_cast<int64_t>(golden.size());
-  options.stop_ids.emplace();
+  if (c.has_field("options")) {
+    const json& given = c["options"];
+    options.max_new_tokens = given.value("max_new_tokens", options.max_new_tokens);
+    if (given.contains("suppress_tokens")) options.rules = rules_of(given);
+    options.num_beams = given.value("num_beams", options.num_beams);
+    options.length_penalty = given.value("length_penalty", options.length_penalty);
+    const json stopping = given.value("early_stopping", json(false));
+    if (stopping == true) options.early_stopping = models::EarlyStopping::kFirstFull;
+    if (stopping == "never") options.early_stopping = models::EarlyStopping::kNever;
+  } else {
+    options.stop_ids.emplace();
+  }
   std::vector<int32_t> tokens;
   const Status status = models::generate(
       model, prompt, options,

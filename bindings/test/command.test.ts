@@ -441,7 +441,7 @@ describe('multihead', () => {
   it('lists every option in its help, and has the version of the package', async () => {
     const { stdout: overview } = await succeeds('--help');
     const options: Record<string, string> = {
-      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --seed --stop --chat --cache-type --sae --feature --strength --ids --weights --workers --revision --local --json --help',
+      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --num-beams --forced-bos --seed --stop --chat --cache-type --sae --feature --strength --ids --weights --workers --revision --local --json --help',
       embed: '--pooling --raw --truncate --prompt --prompt-name --ids --weights --workers --revision --local --json --help',
       heads: '--layers --heads --chart --ids --weights --workers --revision --local --json --help',
       lens: '--layers --top --position --sae --feature --strength --chart --ids --weights --revision --local --json --help',
@@ -473,7 +473,7 @@ describe('multihead', () => {
     const lines = blocksOf(readme).flatMap(({ language, code }) => (language === 'sh' ? code.trimEnd().split('\n') : []));
     // The benchmarks take a minute, and have their own tests.
     const examples = lines.filter((line) => /^npx multihead (?!bench)/.test(line));
-    expect(examples.length).toBe(8);
+    expect(examples.length).toBe(9);
     const folder = mkdtempSync(join(tmpdir(), 'multihead-readme-'));
     for (const line of examples) {
       const args = [...line.replace(/ +#.*/, '').matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, word]) => quoted ?? word ?? '').slice(2);

@@ -19,7 +19,10 @@ const names = readdirSync(goldens, { withFileTypes: true })
 afterEach(() => until(() => running.size === 0));
 
 /** The sizes of a golden model that grow with its width. */
-const widths = ['hidden_size', 'intermediate_size', 'n_embd', 'vocab_size', 'head_dim'];
+const widths = [
+  ...['hidden_size', 'intermediate_size', 'n_embd', 'vocab_size', 'head_dim'],
+  ...['d_model', 'd_kv', 'd_ff', 'encoder_ffn_dim', 'decoder_ffn_dim', 'decoder_vocab_size'],
+];
 
 /** A golden model with 16 times its widths and random weights, so that the workers divide its products. */
 function wide(name: string, seed: number): ModelFile[] {
@@ -29,8 +32,9 @@ function wide(name: string, seed: number): ModelFile[] {
   const { tensors } = readSafetensors(readFileSync(join(goldens, name, 'model.safetensors')));
   const made: Record<string, PlainTensor> = {};
   for (const [tensor, { shape: narrow }] of Object.entries(tensors)) {
-    const isPlaces = /wpe|position|token_type/.test(tensor);
-    const shape = narrow.map((extent, axis) => (isPlaces && axis === 0 ? extent : 16 * extent));
+    const isPlaces = /wpe|position|token_type|final_logits_bias/.test(tensor);
+    const isBuckets = /relative_attention_bias/.test(tensor);
+    const shape = narrow.map((extent, axis) => (isBuckets || (isPlaces && axis === 0) ? extent : 16 * extent));
     const data = r.floats(shape.reduce((product, extent) => product * extent, 1));
     const isGain = shape.length === 1 && tensor.endsWith('weight');
     made[tensor] = { shape, data: data.map((value) => (isGain ? 1 + 0.1 * value : 0.1 * value)) };
@@ -58,24 +62,29 @@ async function expectSame(model: Model, one: Model): Promise<void> {
   expect(model.info).toEqual(info);
   expect(model.labels).toEqual(one.labels);
   const pixels = info.takesPixels ? { pixels: random(3).floats(info.channels * info.imageSize ** 2) } : {};
+  const decoder = info.encoder && { decoderInput: idsOf(7, info.vocabSize) };
+  const given = { ...pixels, ...decoder };
   const ids = info.takesPixels ? [] : idsOf(19, info.vocabSize);
   const outputs: ForwardOutput[] = ['hiddenStates', 'lastHiddenState'];
   if (info.output !== 'none') outputs.push('logits');
   if (info.hasPooler) outputs.push('poolerOutput');
   const headScales = random(4).floats(info.numLayers * info.numHeads);
   const passes = (of: Model) => [
-    of.forward(ids, { return: outputs, ...pixels }),
-    of.forward(ids, { return: outputs, headScales, ...pixels }),
-    of.attentions(ids, pixels),
-    of.attentions(ids, { layer: 0, head: info.numHeads - 1, ...pixels }),
-    ...(info.takesPixels ? [] : [of.embed([ids, ids.slice(4), [5]])]),
-    ...(info.output === 'languageModel' ? [of.logits(ids, { positions: 'all' }), of.logits(ids)] : []),
+    of.forward(ids, { return: outputs, ...given }),
+    of.forward(ids, { return: outputs, headScales, ...given }),
+    of.attentions(ids, given),
+    of.attentions(ids, { layer: 0, head: info.numHeads - 1, ...given }),
+    ...(info.takesPixels ? [] : [(of.encoder ?? of).embed([ids, ids.slice(4), [5]])]),
+    ...(info.output === 'languageModel' ? [of.logits(ids, { positions: 'all', ...given }), of.logits(ids, given)] : []),
+    ...(decoder ? [of.crossAttentions(ids, given), (of.encoder as Model).attentions(ids)] : []),
   ];
   // All at once: the workers run them one after another.
   expect(hashed(await Promise.all(passes(model)))).toEqual(hashed(await Promise.all(passes(one))));
   if (info.output !== 'languageModel') return;
-  expect(await tokensOf(model, ids)).toEqual(await tokensOf(one, ids));
-  const drawn = { temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1, seed: 7, cacheType: 'int8' } as const;
+  expect(await tokensOf(model, ids, decoder)).toEqual(await tokensOf(one, ids, decoder));
+  const search = { numBeams: 3, topTokens: 0, ...decoder };
+  if (decoder) expect(await tokensOf(model, ids, search)).toEqual(await tokensOf(one, ids, search));
+  const drawn = { ...decoder, temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1, seed: 7, cacheType: 'int8' } as const;
   expect(await tokensOf(model, ids, drawn)).toEqual(await tokensOf(one, ids, drawn));
 }
 
@@ -95,6 +104,8 @@ describe.each(builds)('a model in workers, %s', (simd) => {
     ['llama3', 2, 'int4', 3],
     ['olmo2', 3, 'int8', 2],
     ['bert_masked', 2, 'f16', 3],
+    ['t5_gated_seq2seq', 3, 'int8', 2],
+    ['marian_two', 2, 'int8', 3],
   ] as const)('wide %s: products that are divided, f32 by %d workers and %s by %d', async (name, all, weights, few) => {
     const source = wide(name, 5);
     for (const [stored, workers] of [

@@ -43,6 +43,7 @@ struct Arguments {
   bool raw = false;
   std::string truncate = "folder";
   multihead::models::GenerateOptions generate = {};
+  int32_t forced_bos = -1;
   std::string sae;
   int64_t feature = 0;
   float strength = 1;
@@ -85,6 +86,10 @@ json description(const ModelInfo& info, const Arguments& arguments, double load_
 
 int run_generate(const Model& model, const Arguments& arguments, json result, Context& context) {
   multihead::models::GenerateOptions options = arguments.generate;
+  if (arguments.forced_bos >= 0) {
+    options.rules = model.info().rules;
+    options.rules->forced_bos = arguments.forced_bos;
+  }
   std::vector<float> direction;
   if (!arguments.sae.empty()) {
     multihead::models::SparseAutoencoder autoencoder;
@@ -192,6 +197,8 @@ int run_bench(const Model& model, const Arguments& arguments, json result, Conte
     Status status = multihead::models::Session::create(
         model, {.capacity = capacity, .cache_type = arguments.generate.cache_type}, session);
     double prompt_seconds = 0, step_seconds = 0;
+    // Of a decoder with an encoder, which reads the same ids once.
+    if (status.ok() && info.has_encoder) status = session.encode(ids, {}, context);
     if (status.ok()) {
       status = least_seconds(arguments.repeats, prompt_seconds, [&]() -> Status {
         if (Status back = session.truncate(0); !back.ok()) return back;
@@ -247,7 +254,8 @@ int run(const Arguments& arguments) {
   if (info.output == Output::kLanguageModel && !arguments.embed) {
     return run_generate(model, arguments, std::move(result), context);
   }
-  return run_embed(model, arguments, std::move(result), context);
+  return run_embed(info.has_encoder ? model.encoder() : model, arguments, std::move(result),
+                   context);
 }
 
 void add_options(CLI::App& app, Arguments& arguments) {
@@ -273,6 +281,13 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--repetition-penalty", arguments.generate.sampling.repetition_penalty,
                  "Divides the logits of tokens that occurred; 1: none")
       ->capture_default_str();
+  app.add_option("--beams", arguments.generate.num_beams,
+                 "With more than 1, searches for the likeliest tokens")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--forced-bos", arguments.forced_bos,
+                 "The second token of a decoder with an encoder, such as a language's")
+      ->check(CLI::Range(0, 0x7FFFFFFF));
   app.add_option("--seed", arguments.generate.sampling.seed, "Seed of the random numbers")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))
       ->capture_default_str();

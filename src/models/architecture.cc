@@ -12,6 +12,7 @@
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
+#include "models/token_rules.h"
 #include "multihead/attention.h"
 
 namespace multihead::models {
@@ -40,7 +41,7 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
   if (!gemma || config.has(field)) name = config.text(field, name);
   const Names& names = family.names;
   a.gated = names.gate != nullptr || names.gate_up != nullptr;
-  if (std::string_view(family.model_type) == "t5") {
+  if (std::string_view(field) == "feed_forward_proj") {
     // "relu", or "gated-gelu", whose GELU is the tanh form.
     a.gated = name.starts_with("gated-");
     if (a.gated) name = name.substr(6);
@@ -229,7 +230,7 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   a.attention_cap =
       static_cast<float>(config.number(fields.attention_cap, defaults.attention_cap, cap));
   a.logit_cap = static_cast<float>(config.number(fields.logit_cap, defaults.logit_cap, cap));
-  if (family.scales_embedding) {
+  if (family.scales_embedding || config.flag(fields.scale_embedding, false)) {
     a.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(a.width)));
   }
   if (fields.embedding_factor != nullptr) {
@@ -239,6 +240,9 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   a.logit_factor =
       static_cast<float>(config.number(fields.logit_factor, defaults.logit_factor, {}) /
                          config.number(fields.logit_divisor, 1.0, {}));
+  if (a.scales_logits) {
+    a.logit_factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.width)));
+  }
   if (family.alibi) {
     a.alibi_slopes.resize(static_cast<size_t>(a.heads));
     alibi_slopes(a.alibi_slopes);
@@ -309,9 +313,11 @@ void read_relative_content(ConfigReader& config, Architecture& a) {
 void read_positions(ConfigReader& config, const Family& family, Architecture& a) {
   const Names& names = family.names;
   if (names.position != nullptr && family.fields.positions != nullptr) {
+    // A configuration may name the largest number of rows.
     a.first_position = family.first_position;
-    a.positions = a.first_position + config.integer(family.fields.positions,
-                                                    family.defaults.positions, {.most = kMostRows});
+    a.positions = std::min(kMostRows, a.first_position + config.integer(family.fields.positions,
+                                                                        family.defaults.positions,
+                                                                        {.most = kMostRows}));
   }
   read_padding(config, family, a);
   if (names.token_type != nullptr) {
@@ -324,11 +330,12 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
     const char* const field = "relative_attention_num_buckets";
     a.buckets = config.integer(field, 32, {.least = 4});
     if (a.buckets % 2 != 0) config.fail(field, "an even number", std::to_string(a.buckets));
-    // A quarter of the buckets has one distance each; longer distances share the next quarter.
-    // MPNet's code has 128.
+    // A quarter of the buckets has one distance each, a half if all keys are before the query;
+    // longer distances share as many. MPNet's code has 128.
     const bool fixed = family.positions_after_padding;
-    a.bucket_distance = config.integer(fixed ? nullptr : "relative_attention_max_distance", 128,
-                                       {.least = a.buckets / 4 + 1, .most = kMostRows});
+    a.bucket_distance =
+        config.integer(fixed ? nullptr : "relative_attention_max_distance", 128,
+                       {.least = a.buckets / (a.causal ? 2 : 4) + 1, .most = kMostRows});
   }
   if (names.relative_embedding != nullptr) read_relative_content(config, a);
   if (names.patch != nullptr) {
@@ -390,19 +397,26 @@ Status read_end_ids(const Config& config, const std::string& setting, std::vecto
   return {};
 }
 
-}  // namespace
+// The family of a configuration, and where its fields are.
+struct Chosen {
+  const Family* family = nullptr;
+  std::string model_type = {};
+  std::string prefix = {};  // of the fields, as in "text_config."
+  bool text_part = false;
+};
 
-Status read_architecture(const Config& given, Architecture& architecture) {
+Status choose_family(const Config& given, Chosen& chosen) {
   ConfigReader top(given, "");
-  std::string prefix, type_field = "model_type";
+  std::string type_field = "model_type";
   std::string type = top.has("model_type") ? top.text("model_type", "") : "";
-  const std::string model_type = type;
+  chosen.model_type = type;
   const TextPart* const part = find_text_part(type);
+  chosen.text_part = part != nullptr;
   if (part != nullptr) {
     // Older files of Qwen2-VL have the settings of the text beside those of the images.
-    if (top.has_members("text_config")) prefix = "text_config.";
-    if (!prefix.empty() && top.has(prefix + type_field)) {
-      type_field = prefix + type_field;
+    if (top.has_members("text_config")) chosen.prefix = "text_config.";
+    if (!chosen.prefix.empty() && top.has(chosen.prefix + type_field)) {
+      type_field = chosen.prefix + type_field;
       type = top.text(type_field.c_str(), "");
       const TextPart* const inner = find_text_part(type);
       if (inner != nullptr) type = inner->text;
@@ -410,21 +424,29 @@ Status read_architecture(const Config& given, Architecture& architecture) {
       type = part->text;
     }
   }
-  const Family* family = find_family(type);
-  if (type == "nomic_bert" && top.has("n_embd")) family = &nomic_bert_of_remote_code();
+  chosen.family = find_family(type);
+  if (type == "nomic_bert" && top.has("n_embd")) chosen.family = &nomic_bert_of_remote_code();
   const ConfigValue* const positions = top.find("position_embedding_type");
   const bool alibi = positions != nullptr && positions->text == "alibi";
-  if (type == "bert" && alibi) family = &jina_bert();
+  if (type == "bert" && alibi) chosen.family = &jina_bert();
   MULTIHEAD_TRY(top.status());
-  if (family == nullptr || (part != nullptr && !family->causal)) {
-    std::string known = "one of ";
-    for (const Family& each : families()) {
-      if (part == nullptr || each.causal) known += std::string(each.model_type) + ", ";
-    }
-    for (const TextPart& each : text_parts()) known += std::string(each.model_type) + ", ";
-    known.resize(known.size() - 2);
-    return setting_error(type_field, known, described(top.find(type_field)));
+  const auto fits = [&](const Family& family) {
+    return part == nullptr || (family.causal && family.encoder == nullptr);
+  };
+  if (chosen.family != nullptr && fits(*chosen.family)) return {};
+  std::string known = "one of ";
+  for (const Family& each : families()) {
+    if (fits(each)) known += std::string(each.model_type) + ", ";
   }
+  for (const TextPart& each : text_parts()) known += std::string(each.model_type) + ", ";
+  known.resize(known.size() - 2);
+  return setting_error(type_field, known, described(top.find(type_field)));
+}
+
+Status read_stack(const Config& given, const Chosen& chosen, Architecture& architecture) {
+  ConfigReader top(given, "");
+  const Family* const family = chosen.family;
+  const std::string& prefix = chosen.prefix;
   check_quantization(top);
   ConfigReader config(given, prefix);
   const Fields& fields = family->fields;
@@ -432,8 +454,8 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   const Names& names = family->names;
   Architecture a;
   a.family = family;
-  a.model_type = model_type;
-  a.text_part = part != nullptr;
+  a.model_type = chosen.model_type;
+  a.text_part = chosen.text_part;
   a.neighbour_pairs = top.flag("gguf/neighbour_pairs", false);
   a.from_gguf = top.flag("gguf", false);
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
@@ -445,9 +467,13 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   };
   a.width = extent(fields.width, a.text_part ? defaults.width : 0);
   a.heads = extent(fields.heads, defaults.heads);
-  const int64_t layers = extent(fields.layers, a.text_part ? defaults.layers : 0, kMostLayers);
+  // T5's decoder has as many layers as the encoder unless it says otherwise.
+  const bool as_encoder = family->encoder != nullptr && !config.has(fields.layers);
+  const int64_t layers = extent(as_encoder ? family->encoder->fields.layers : fields.layers,
+                                a.text_part ? defaults.layers : 0, kMostLayers);
   if (names.embedding != nullptr) {
-    a.vocabulary = extent("vocab_size", defaults.vocabulary, kMostRows);
+    const char* const field = config.has(fields.vocabulary) ? fields.vocabulary : "vocab_size";
+    a.vocabulary = extent(field, defaults.vocabulary, kMostRows);
   }
   const Integers or_derived{.null_is_zero = true};
   a.mlp = config.integer(fields.mlp, a.text_part ? defaults.mlp : 0, or_derived);
@@ -485,6 +511,12 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   if (names.output != nullptr) {
     ConfigReader& of_tied = top.has("tie_word_embeddings") ? top : config;
     a.tied = of_tied.flag("tie_word_embeddings", defaults.tied);
+    // The files of an encoder–decoder model tell whether the output has a matrix of its own. T5's
+    // configuration tells by this flag whether it scales.
+    if (family->encoder != nullptr) {
+      a.scales_logits = family->scales_tied_logits && config.flag("scale_decoder_outputs", a.tied);
+      a.tied = true;
+    }
   }
   const bool qkv_default = family->qkv_bias, output_default = family->output_bias;
   const auto either = [](const char* one, const char* other) { return one ? one : other; };
@@ -526,9 +558,27 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     }
     MULTIHEAD_TRY(read_end_ids(given, "generation_config.json/eos_token_id", a.end_ids));
   }
+  if (family->encoder != nullptr) {
+    MULTIHEAD_TRY(read_token_rules(given, a.vocabulary, a.decoder_start, a.rules));
+  }
   MULTIHEAD_TRY(top.status());
   architecture = std::move(a);
   return {};
+}
+
+}  // namespace
+
+Status read_architecture(const Config& config, Architecture& architecture, Architecture& encoder) {
+  Chosen chosen;
+  MULTIHEAD_TRY(choose_family(config, chosen));
+  const Family* const of_encoder = chosen.family->encoder;
+  if (of_encoder == nullptr) return read_stack(config, chosen, architecture);
+  // An encoder that was saved by itself is a model with one stack.
+  const auto found = config.find("architectures.0");
+  const bool alone = found != config.end() && found->second.text.ends_with("EncoderModel");
+  MULTIHEAD_TRY(
+      read_stack(config, {of_encoder, of_encoder->model_type}, alone ? architecture : encoder));
+  return alone ? Status() : read_stack(config, chosen, architecture);
 }
 
 }  // namespace multihead::models

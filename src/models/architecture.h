@@ -32,9 +32,9 @@ struct Architecture {
   int64_t buckets = 0, bucket_distance = 0;  // of relative positions; 0: none
   int64_t relative_span = 0;                 // largest bucket of DeBERTa's distances; 0: none
   bool relative_norm = false;
-  int64_t padding_id = -1;                   // pad_token_id
-  int64_t mask_id = -1;                      // with token_dropout
-  int64_t parameter_sets = 0;                // different LayerPlan::weights
+  int64_t padding_id = -1;     // pad_token_id
+  int64_t mask_id = -1;        // with token_dropout
+  int64_t parameter_sets = 0;  // different LayerPlan::weights
   int64_t image_size = 0, patch_size = 0, channels = 0;
   int64_t labels = 0;  // named by the configuration; 0: the matrix decides
   bool causal = false;
@@ -52,12 +52,16 @@ struct Architecture {
   bool from_gguf = false, neighbour_pairs = false;  // see models/gguf_settings.h
   bool parallel = false, one_norm = false;
   bool tied = true;
+  bool scales_logits = false;  // see Family::scales_tied_logits
   bool qkv_bias = false, output_bias = false, mlp_bias = false, output_head_bias = false;
   std::vector<float> alibi_slopes;  // of each head; empty: none
-  std::string architecture;  // class that the file was written for, or empty
+  std::string architecture;         // class that the file was written for, or empty
   std::vector<LayerPlan> layers;
   std::vector<RopeFrequencies> ropes;
   std::vector<int32_t> end_ids;
+  // Of decoders with an encoder.
+  int32_t decoder_start = -1;
+  TokenRules rules;
 
   int64_t q_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
@@ -69,7 +73,8 @@ struct Architecture {
   }
 };
 
-// Errors: kOption, naming the setting.
-Status read_architecture(const Config& config, Architecture& architecture);
+// Reads the numbers of a model, and of the encoder of an encoder–decoder model, which has no family
+// else. Errors: kOption, naming the setting.
+Status read_architecture(const Config& config, Architecture& architecture, Architecture& encoder);
 
 }  // namespace multihead::models

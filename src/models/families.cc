@@ -3,8 +3,10 @@
 #include <span>
 #include <string_view>
 
+#include "models/bart.h"
 #include "models/family.h"
 #include "models/modernbert.h"
+#include "models/t5.h"
 
 namespace multihead::models {
 namespace {
@@ -203,6 +205,18 @@ constexpr Names kGptJNames = [] {
   return names;
 }();
 
+constexpr Names kBloomNames{.embedding = "word_embeddings",
+                            .embedding_norm = "word_embeddings_layernorm",
+                            .attention_norm = "h.#.input_layernorm",
+                            .qkv = "h.#.self_attention.query_key_value",
+                            .o = "h.#.self_attention.dense",
+                            .mlp_norm = "h.#.post_attention_layernorm",
+                            .up = "h.#.mlp.dense_h_to_4h",
+                            .down = "h.#.mlp.dense_4h_to_h",
+                            .final_norm = "ln_f",
+                            .output = "lm_head",
+                            .classifier = "score"};
+
 constexpr Names kOptNames{.embedding = "embed_tokens",
                           .position = "embed_positions",
                           .attention_norm = "layers.#.self_attn_layer_norm",
@@ -259,21 +273,6 @@ constexpr Names kArceeNames = [] {
   names.gate = nullptr;
   return names;
 }();
-
-constexpr Names kT5Names{
-    .embedding = "shared|encoder.embed_tokens",
-    .relative_bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
-    .attention_norm = "encoder.block.#.layer.0.layer_norm",
-    .q = "encoder.block.#.layer.0.SelfAttention.q",
-    .k = "encoder.block.#.layer.0.SelfAttention.k",
-    .v = "encoder.block.#.layer.0.SelfAttention.v",
-    .o = "encoder.block.#.layer.0.SelfAttention.o",
-    .mlp_norm = "encoder.block.#.layer.1.layer_norm",
-    // A gate only if feed_forward_proj says so.
-    .gate = "encoder.block.#.layer.1.DenseReluDense.wi_0",
-    .up = "encoder.block.#.layer.1.DenseReluDense.wi_1|encoder.block.#.layer.1.DenseReluDense.wi",
-    .down = "encoder.block.#.layer.1.DenseReluDense.wo",
-    .final_norm = "encoder.final_layer_norm"};
 
 constexpr Names kVitNames{
     .position = "embeddings.position_embeddings",
@@ -422,7 +421,6 @@ constexpr Prefix kElectraPrefix[] = {"electra.", ""};
 constexpr Prefix kEsmPrefix[] = {"esm.", ""};
 constexpr Prefix kNomicBertPrefixes[] = {"nomic_bert.", "bert.", ""};
 constexpr Prefix kOptPrefixes[] = {"model.decoder.", "decoder.", ""};
-constexpr Prefix kNoPrefix[] = {""};
 
 constexpr Setting kEncoderSettings[] = {{"is_decoder", "false"},
                                         {"add_cross_attention", "false"},
@@ -1010,23 +1008,12 @@ constexpr Family kFamilies[] = {
       family.settings = {};
       return family;
     }(),
-    {.model_type = "t5",
-     .prefixes = kNoPrefix,
-     .fields = {.width = "d_model",
-                .layers = "num_layers",
-                .heads = "num_heads",
-                .head_dim = "d_kv",
-                .mlp = "d_ff",
-                .positions = nullptr,
-                .eps = "layer_norm_epsilon",
-                .activation = "feed_forward_proj"},
-     .defaults = {.head_dim = 64, .eps = 1e-6, .activation = "relu"},
-     .names = kT5Names,
-     .rms_norm = true,
-     .qkv_bias = false,
-     .output_bias = false,
-     .mlp_bias = false,
-     .unit_scale = true},
+    kT5,
+    kMt5,
+    kBart,
+    kMbart,
+    kMarian,
+    kM2m100,
     {.model_type = "vit",
      .prefixes = kVitPrefix,
      .fields = {.positions = nullptr},

@@ -19,6 +19,7 @@ struct Fields {
   const char* kv_heads = nullptr;
   const char* head_dim = nullptr;
   const char* mlp = "intermediate_size";
+  const char* vocabulary = "vocab_size";  // where it is not there, vocab_size
   const char* positions = "max_position_embeddings";
   const char* eps = "layer_norm_eps";
   const char* activation = "hidden_act";
@@ -30,12 +31,13 @@ struct Fields {
   const char* qkv_bias = nullptr;        // likewise of q, k and v only
   const char* output_bias = nullptr;     // likewise of the output projection only
   const char* mlp_bias = nullptr;
-  const char* norm_bias = nullptr;       // a flag, false by default: LayerNorms have biases
-  const char* transform_bias = nullptr;  // likewise: Names::transform has one
-  const char* scale = nullptr;           // the scale of scores is 1 / sqrt of this field
-  const char* scale_factor = nullptr;    // the scale itself
-  const char* scales = nullptr;          // a flag: false is a scale of 1
-  const char* scale_by_layer = nullptr;  // a flag: the scale of layer i is divided by i + 1
+  const char* norm_bias = nullptr;        // a flag, false by default: LayerNorms have biases
+  const char* transform_bias = nullptr;   // likewise: Names::transform has one
+  const char* scale = nullptr;            // the scale of scores is 1 / sqrt of this field
+  const char* scale_factor = nullptr;     // the scale itself
+  const char* scales = nullptr;           // a flag: false is a scale of 1
+  const char* scale_embedding = nullptr;  // a flag, false by default: as Family::scales_embedding
+  const char* scale_by_layer = nullptr;   // a flag: the scale of layer i is divided by i + 1
   const char* attention_cap = nullptr;
   const char* logit_cap = nullptr;
   const char* qkv_cap = nullptr;           // q, k and v are clamped to plus and minus this
@@ -53,8 +55,8 @@ struct Defaults {
   // 0: the configuration must say it. Only the text parts of models with images may leave out the
   // width, the number of layers and the MLP's width.
   int64_t vocabulary = 0, heads = 0, width = 0, layers = 0, mlp = 0;
-  int64_t kv_heads = 0;    // 0: the number of heads
-  int64_t head_dim = 0;    // 0: width / heads
+  int64_t kv_heads = 0;  // 0: the number of heads
+  int64_t head_dim = 0;  // 0: width / heads
   int64_t positions = 512;
   int64_t window = 0;  // 0: none
   double eps = 1e-12;
@@ -81,8 +83,8 @@ struct Names {
   const char* relative_bias = nullptr;         // (buckets, heads), shared by all layers
   // DeBERTa: a row for each distance, which queries and keys are multiplied with; and its norm.
   const char *relative_embedding = nullptr, *relative_norm = nullptr;
-  const char* patch = nullptr;                 // convolution of pixels
-  const char* first_token = nullptr;           // (1, 1, width), before the patches
+  const char* patch = nullptr;        // convolution of pixels
+  const char* first_token = nullptr;  // (1, 1, width), before the patches
 
   const char* attention_norm = nullptr;      // of the input of attention
   const char* attention_out_norm = nullptr;  // of its output, before the sum
@@ -91,6 +93,10 @@ struct Names {
   const char* qkv = nullptr;  // all three as one matrix
   const char* o = nullptr;
   const char *q_norm = nullptr, *k_norm = nullptr;
+  // Cross-attention, between attention and MLP.
+  const char* cross_norm = nullptr;      // as attention_norm
+  const char* cross_sum_norm = nullptr;  // as attention_sum_norm
+  const char *cross_q = nullptr, *cross_k = nullptr, *cross_v = nullptr, *cross_o = nullptr;
   const char* mlp_norm = nullptr;  // as attention_norm
   const char* mlp_out_norm = nullptr;
   const char* mlp_sum_norm = nullptr;
@@ -104,7 +110,8 @@ struct Names {
   const char* output = nullptr;  // logits of tokens; the embedding where they are tied
   // A vector of its own. Where the output matrix is not tied, its `.bias` is used instead.
   const char* output_bias = nullptr;
-  const char* transform = nullptr;  // masked language models: dense, activation, norm
+  const char* logits_bias = nullptr;  // (1, vocabulary), added to logits, if the files have it
+  const char* transform = nullptr;    // masked language models: dense, activation, norm
   const char* transform_norm = nullptr;
   const char* classifier_dense = nullptr;
   const char* classifier = nullptr;
@@ -121,6 +128,13 @@ enum class Windows : uint8_t {
   kUpper,        // from max_window_layers on, if use_sliding_window is true
   kWithoutRope,  // those without RoPE, if use_sliding_window is true
   kListed,       // those that attention_layers or attention_types call "local"
+};
+
+// Tables of positions that the files need not have: sines, then cosines, of position / 10000^x.
+enum class Sinusoids : uint8_t {
+  kNone,
+  kOfWidth,  // x = 2 i / width for each i below width / 2, as in arXiv:1706.03762
+  kToOne,    // x = i / (width / 2 - 1), as in fairseq; the row of padding is 0
 };
 
 // The input of a classifier.
@@ -144,6 +158,7 @@ struct Setting {
 
 struct Family {
   const char* model_type;
+  const Family* encoder = nullptr;  // of a decoder with cross-attention: the other stack
   std::span<const std::string_view> prefixes = {};  // of the names of parameters
   Fields fields = {};
   Defaults defaults = {};
@@ -164,7 +179,7 @@ struct Family {
   bool rope_neighbours = false;  // pairs are elements 0 and 1, 2 and 3, ...; else half a head apart
   bool rope_of_windows = false;  // layers with windows have a base of their own, and no scaling
   bool unscaled_windows = false;  // they have the same base, and no scaling
-  bool rope_in_windows = false;  // only layers with windows have RoPE, if there are any
+  bool rope_in_windows = false;   // only layers with windows have RoPE, if there are any
   Windows windows = Windows::kEvery;
   bool window_both_sides =
       false;                     // a window is the distance to both sides, twice; else to the left
@@ -175,11 +190,13 @@ struct Family {
   bool output_bias = true;       // of attention, likewise
   bool mlp_bias = true;          // unless fields.mlp_bias says otherwise
   bool down_bias = false;  // the last matrix of the MLP has a bias, even if the others have none
-  bool parallel = false;         // attention and MLP have the same input
+  bool parallel = false;   // attention and MLP have the same input
   const char* parallel_field = nullptr;  // a flag that says so
   bool one_norm = false;                 // if parallel, attention_norm is the MLP's, too
   bool scales_embedding = false;         // by sqrt(width)
   bool unit_scale = false;               // the scale of scores is 1
+  Sinusoids sinusoids = Sinusoids::kNone;
+  bool scales_tied_logits = false;       // by 1 / sqrt(width), if the configuration says "tied"
   bool positions_after_padding = false;  // positions count real tokens, from the id of padding + 1
   int64_t first_position = 0;            // row of the position embedding for the first token
   bool logit_bias = false;               // the output matrix of a language model has a bias
@@ -188,7 +205,7 @@ struct Family {
   // Embeddings are scaled by the share of tokens that are no masks, and masks are 0, if
   // token_dropout says so.
   bool token_dropout = false;
-  bool states_before_norm = false;       // the last of hidden_states is before the final norm
+  bool states_before_norm = false;  // the last of hidden_states is before the final norm
   Classifier classifier = Classifier::kLastToken;
   std::span<const Setting> settings = {};
 };

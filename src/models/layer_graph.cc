@@ -39,10 +39,10 @@ class Builder {
       const ValueId sum = add(graph_.input, attn_out);
       graph_.output = add(sum, mlp(mlp_input));
     } else {
-      const ValueId mid =
-          norm_in_place(names_.attention_sum_norm, &LayerParameters::attention_sum_norm,
-                        add(graph_.input, attn_out));
+      ValueId mid = norm_in_place(names_.attention_sum_norm, &LayerParameters::attention_sum_norm,
+                                  add(graph_.input, attn_out));
       graph_.values[at(mid)].site = Site::kResidMid;
+      if (a_.family->encoder != nullptr) mid = cross(mid);
       const ValueId mlp_out = mlp(norm(names_.mlp_norm, &LayerParameters::mlp_norm, mid));
       graph_.output =
           norm_in_place(names_.mlp_sum_norm, &LayerParameters::mlp_sum_norm, add(mid, mlp_out));
@@ -155,6 +155,40 @@ class Builder {
     const ValueId z = changed(Operation::Kind::kScaleHeads, heads);
     graph_.values[at(z)].site = Site::kZ;
     return z;
+  }
+
+  // Attention of the residual stream to the output of the encoder, and the sum of both.
+  ValueId cross(ValueId stream) {
+    graph_.source = graph_.add({.width = a_.width, .of_source = true});
+    const ValueId input = norm(names_.cross_norm, &LayerParameters::cross_norm, stream);
+    const ValueId q = graph_.add({.width = a_.q_width(), .heads = a_.heads, .site = Site::kCrossQ});
+    project(input, &LayerParameters::cross_q, q);
+    const ValueId all = graph_.add({.width = 2 * a_.kv_width(), .of_source = true});
+    const auto part = [&](Site site, int64_t first) {
+      const ValueId id = columns(all, a_.kv_heads, first, a_.head_dim);
+      graph_.values[at(id)].site = site;
+      graph_.values[at(id)].of_source = true;
+      return id;
+    };
+    const ValueId k = part(Site::kCrossK, 0), v = part(Site::kCrossV, a_.kv_width());
+    if (layer_.cross_kv.given()) {
+      project(graph_.source, &LayerParameters::cross_kv, all);
+      graph_.operations.back().cross = true;
+    } else {
+      project(graph_.source, &LayerParameters::cross_k, k);
+      graph_.operations.back().cross = true;
+      project(graph_.source, &LayerParameters::cross_v, v);
+      graph_.operations.back().cross = true;
+    }
+    const ValueId z = graph_.add({.width = a_.q_width(), .heads = a_.heads, .site = Site::kCrossZ});
+    graph_.operations.push_back(
+        {.kind = Operation::Kind::kAttend, .in = q, .in2 = k, .in3 = v, .out = z, .cross = true});
+    const ValueId out = add_projection(z, &LayerParameters::cross_o, a_.width);
+    graph_.values[at(out)].site = Site::kCrossAttnOut;
+    const ValueId mid =
+        norm_in_place(names_.cross_sum_norm, &LayerParameters::cross_sum_norm, add(stream, out));
+    graph_.values[at(mid)].site = Site::kResidMidCross;
+    return mid;
   }
 
   ValueId mlp(ValueId input) {

@@ -25,6 +25,7 @@
 #include "models/loader.h"
 #include "models/parameters.h"
 #include "models/sentence.h"
+#include "models/sinusoids.h"
 #include "models/stored_blocks.h"
 #include "multihead/models.h"
 #include "multihead/weights.h"
@@ -138,6 +139,7 @@ struct ModelLoader::State {
   std::map<std::string, size_t, std::less<>> by_name;
   OpenOptions options;
   std::shared_ptr<Model::Internals> model = std::make_shared<Model::Internals>();
+  Model::Internals* stack = model.get();  // whose tensors are looked for: the model or its encoder
   std::vector<Part> parts;
   std::vector<size_t> needed;                     // tensors of `parts`, or of their groups
   std::vector<size_t> part_of;                    // by tensor; parts.size() if it is not needed
@@ -150,9 +152,11 @@ struct ModelLoader::State {
   engine::Buffer floats, narrowed_row;  // rows in f32
   bool in_heads = false;                // names of heads have no prefix
   Vector rope_factors[std::size(kRopeFactors)];
-  std::vector<Vector*> unit_weights;    // of norms without parameters
+  std::vector<Vector*> unit_weights;  // of norms without parameters
 
-  Architecture& plan() { return model->architecture; }
+  Architecture& plan() { return stack->architecture; }
+  // Of the stack that embeds.
+  Sentence& sentence() { return (model->encoder != nullptr ? *model->encoder : *model).sentence; }
 
   // ---- Finding tensors. ----
 
@@ -176,7 +180,7 @@ struct ModelLoader::State {
       rest_of_names = end == std::string_view::npos ? "" : rest_of_names.substr(end + 1);
       const size_t number = name.find('#');
       if (number != std::string::npos) name.replace(number, 1, std::to_string(layer));
-      const Architecture& a = model->architecture;
+      const Architecture& a = stack->architecture;
       for (const std::string_view prefix :
            a.text_part ? text_part_prefixes() : a.family->prefixes) {
         result.push_back(std::string(prefix) + name + std::string(suffix));
@@ -266,7 +270,7 @@ struct ModelLoader::State {
       part.pairs = plan().head_dim;
     }
     all_bytes += part.rows * static_cast<int64_t>(part.row_bytes());
-    model->info.parameters += part.elements();
+    stack->info.parameters += part.elements();
     return &parts.emplace_back(std::move(part));
   }
 
@@ -390,7 +394,7 @@ struct ModelLoader::State {
     const Architecture& a = plan();
     const Names& n = a.family->names;
     const bool layer_norm = !a.family->rms_norm;
-    LayerParameters& layer = model->parameters.layers[static_cast<size_t>(index)];
+    LayerParameters& layer = stack->parameters.layers[static_cast<size_t>(index)];
     const auto norm = [&](const char* names, int64_t size, NormParameters& to) {
       add_norm(names, index, size, to, layer_norm);
     };
@@ -399,6 +403,8 @@ struct ModelLoader::State {
     }
     norm(n.attention_out_norm, a.width, layer.attention_out_norm);
     norm(n.attention_sum_norm, a.width, layer.attention_sum_norm);
+    norm(n.cross_norm, a.width, layer.cross_norm);
+    norm(n.cross_sum_norm, a.width, layer.cross_sum_norm);
     if (!a.one_norm) norm(n.mlp_norm, a.width, layer.mlp_norm);
     norm(n.mlp_out_norm, a.width, layer.mlp_out_norm);
     norm(n.mlp_sum_norm, a.width, layer.mlp_sum_norm);
@@ -416,6 +422,13 @@ struct ModelLoader::State {
       add_stacked(pieces, index, a.width, a.qkv_bias, layer.qkv);
     }
     add_projection(n.o, index, a.width, a.q_width(), a.output_bias, layer.o, transposed);
+    if (n.cross_q != nullptr) {
+      add_projection(n.cross_q, index, a.q_width(), a.width, a.qkv_bias, layer.cross_q);
+      const Piece pieces[] = {{n.cross_k, a.kv_width(), &layer.cross_k},
+                              {n.cross_v, a.kv_width(), &layer.cross_v}};
+      add_stacked(pieces, index, a.width, a.qkv_bias, layer.cross_kv);
+      add_projection(n.cross_o, index, a.width, a.q_width(), a.output_bias, layer.cross_o);
+    }
     if (n.gate_up != nullptr) {
       add_projection(n.gate_up, index, 2 * a.mlp, a.width, a.mlp_bias, layer.gate_up, transposed);
     } else if (a.gated) {
@@ -428,12 +441,22 @@ struct ModelLoader::State {
     add_projection(n.down, index, a.width, a.mlp, down_bias, layer.down, transposed);
   }
 
+  // True if this is the encoder, and its embedding is the decoder's.
+  bool shares_embedding() const {
+    const auto tensor_of = [&](const Model::Internals& of) {
+      return find(of.architecture.family->names.embedding, 0, ".weight");
+    };
+    return stack != model.get() &&
+           stack->architecture.vocabulary == model->architecture.vocabulary &&
+           tensor_of(*model).has_value() && tensor_of(*stack) == tensor_of(*model);
+  }
+
   void add_embeddings() {
     const Architecture& a = plan();
     const Names& n = a.family->names;
-    Parameters& p = model->parameters;
+    Parameters& p = stack->parameters;
     const int64_t width = a.embedding_width;
-    if (n.embedding != nullptr) {
+    if (n.embedding != nullptr && !shares_embedding()) {
       add_matrix(n.embedding, 0, ".weight", a.vocabulary, width, p.embedding);
     }
     if (n.patch != nullptr) {
@@ -441,7 +464,11 @@ struct ModelLoader::State {
       add_vector(n.first_token, 0, "", a.width, p.first_token);
     }
     // A token reads one row of these tables, so they stay as they are stored.
-    if (n.position != nullptr) {
+    const bool stored = a.family->sinusoids == Sinusoids::kNone || has(n.position, ".weight");
+    if (n.position != nullptr && !stored) {
+      p.position = {nullptr, WeightType::kF32, a.positions, width};
+      stack->info.weight_bytes += p.position.bytes();
+    } else if (n.position != nullptr) {
       add_matrix(n.position, 0, n.patch != nullptr ? "" : ".weight", a.positions, width, p.position,
                  false, true);
     }
@@ -485,19 +512,19 @@ struct ModelLoader::State {
       for (int64_t at = 0; numbers.given() && at < numbers.size; ++at)
         set_rope_factor(config, kRopeFactors[i], at, static_cast<double>(numbers.data[at]));
     }
-    Architecture read;
-    MULTIHEAD_TRY(read_architecture(config, read));
+    Architecture read, no_encoder;
+    MULTIHEAD_TRY(read_architecture(config, read, no_encoder));
     plan().ropes = std::move(read.ropes);
     return {};
   }
 
   bool written_for(std::string_view part) const {
-    return model->architecture.architecture.find(part) != std::string::npos;
+    return stack->architecture.architecture.find(part) != std::string::npos;
   }
 
   // Decides by the name of the class and by the tensors of the files.
   Output find_output() const {
-    const Architecture& a = model->architecture;
+    const Architecture& a = stack->architecture;
     const Names& n = a.family->names;
     if (written_for("TokenClassification")) return Output::kTokenClassification;
     if (written_for("ForQuestionAnswering")) return Output::kQuestionAnswering;
@@ -510,7 +537,7 @@ struct ModelLoader::State {
       // Decoders without a head are stored to embed texts, often under the class with one.
       if (!a.tied) return Output::kNone;
       const bool expected = written_for("ForCausalLM") || written_for("LMHead") ||
-                            written_for("ForConditionalGeneration");
+                            written_for("ForConditionalGeneration") || written_for("MTModel");
       return expected || !a.architecture.ends_with("Model") ? Output::kLanguageModel
                                                             : Output::kNone;
     }
@@ -526,8 +553,8 @@ struct ModelLoader::State {
     const Architecture& a = plan();
     const Family& family = *a.family;
     const Names& n = family.names;
-    Parameters& p = model->parameters;
-    ModelInfo& info = model->info;
+    Parameters& p = stack->parameters;
+    ModelInfo& info = stack->info;
     info.output = find_output();
     const bool pooled =
         info.output == Output::kClassification && family.classifier == Classifier::kPooler;
@@ -547,8 +574,13 @@ struct ModelLoader::State {
       case Output::kNone:
         break;
       case Output::kLanguageModel:
-        if (!a.tied) add_projection(n.output, 0, a.vocabulary, a.width, false, p.output);
+        if (!a.tied || (family.encoder != nullptr && has(n.output, ".weight"))) {
+          add_projection(n.output, 0, a.vocabulary, a.width, false, p.output);
+        }
         if (family.logit_bias) add_vector(n.output, 0, ".bias", a.vocabulary, p.output.bias);
+        if (has(n.logits_bias, "")) {
+          fill(add(n.logits_bias, 0, "", 1, a.vocabulary, false), p.output.bias);
+        }
         break;
       case Output::kMaskedLanguageModel:
         if (!a.tied) {
@@ -589,15 +621,15 @@ struct ModelLoader::State {
       return;
     }
     const Dims& shape = tensors[*tensor].shape;
-    int64_t& labels = model->info.num_labels;
+    int64_t& labels = stack->info.num_labels;
     labels = classes > 0 ? classes : shape.rank() == 2 ? shape[0] : std::max<int64_t>(1, a.labels);
     labels = std::clamp<int64_t>(labels, 1, kMostWidth);
-    add_projection(names, 0, labels, a.width, has(names, ".bias"), model->parameters.classifier);
+    add_projection(names, 0, labels, a.width, has(names, ".bias"), stack->parameters.classifier);
   }
 
   void describe() {
     const Architecture& a = plan();
-    ModelInfo& info = model->info;
+    ModelInfo& info = stack->info;
     info.model_type = a.model_type;
     info.causal = a.causal;
     info.takes_pixels = a.family->names.patch != nullptr;
@@ -608,7 +640,7 @@ struct ModelLoader::State {
     info.head_dim = a.head_dim;
     info.mlp_dim = a.mlp;
     info.vocab_size = a.vocabulary;
-    const Sentence& sentence = model->sentence;
+    const Sentence& sentence = stack->sentence;
     info.max_tokens = info.takes_pixels ? a.image_tokens()
                       : a.positions > 0 ? a.positions - a.first_position
                                         : 0;
@@ -617,6 +649,9 @@ struct ModelLoader::State {
     info.patch_size = a.patch_size;
     info.channels = a.channels;
     info.end_ids = a.end_ids;
+    info.has_encoder = model->encoder != nullptr && stack == model.get();
+    info.decoder_start = a.decoder_start;
+    info.rules = a.rules;
     info.pooling = sentence.pooling;
     info.pools_prompt = sentence.pools_prompt;
     info.vector_dim = sentence.width;
@@ -626,8 +661,9 @@ struct ModelLoader::State {
     }
   }
 
-  Status plan_parts() {
-    model->parameters.layers.resize(static_cast<size_t>(plan().parameter_sets));
+  void plan_stack() {
+    stack->parameters.layers.resize(static_cast<size_t>(plan().parameter_sets));
+    in_heads = false;
     add_rope_factors();
     add_embeddings();
     for (int64_t layer = 0; layer < plan().parameter_sets; ++layer) {
@@ -635,7 +671,44 @@ struct ModelLoader::State {
       add_layer(layer);
     }
     add_output();
-    for (SentenceStep& step : model->sentence.steps) {
+  }
+
+  // Leaves a model whose files have an encoder alone that stack. Errors: kOption for what is only
+  // known with both.
+  Status choose_stacks(Architecture&& encoder) {
+    if (encoder.family == nullptr) return {};
+    // The configuration is judged before there are tensors.
+    const bool has_decoder = has(plan().family->names.cross_q, ".weight") || tensors.empty();
+    if (!has_decoder && !written_for("ForConditionalGeneration") && !written_for("MTModel")) {
+      plan() = std::move(encoder);
+      return {};
+    }
+    for (const char* const part : {"Classification", "QuestionAnswering", "ForCausalLM"}) {
+      if (!written_for(part)) continue;
+      return {StatusCode::kOption, "architectures.0",
+              "a class with encoder and decoder that gives logits of tokens or none",
+              '"' + plan().architecture + '"'};
+    }
+    if (encoder.width != plan().width) {
+      return {StatusCode::kOption, "d_model", "one width", std::to_string(encoder.width)};
+    }
+    model->encoder = std::make_unique<Model::Internals>();
+    model->encoder->architecture = std::move(encoder);
+    return {};
+  }
+
+  Status plan_parts() {
+    plan_stack();
+    const size_t decoder_parts = parts.size();
+    if (model->encoder != nullptr) {
+      stack = model->encoder.get();
+      plan_stack();
+      describe();
+      stack = model.get();
+      model->info.parameters += model->encoder->info.parameters;
+      model->info.weight_bytes += model->encoder->info.weight_bytes;
+    }
+    for (SentenceStep& step : sentence().steps) {
       if (step.out == 0) continue;
       const std::string name = step.path + "/linear";
       add_projection(name.c_str(), 0, step.out, step.in, step.bias, step.dense);
@@ -658,8 +731,13 @@ struct ModelLoader::State {
       return format_error("weights", "the shapes that config.json says", wrong);
     }
     const Parameters& p = model->parameters;
-    for (const Part& part : parts) {
+    for (size_t at = 0; at < parts.size(); ++at) {
+      const Part& part = parts[at];
       model->info.weight_bytes += part.memory_bytes();
+      if (at >= decoder_parts && model->encoder != nullptr) {
+        model->encoder->info.weight_bytes += part.memory_bytes();
+        continue;
+      }
       // A token reads one row of a table, unless the table is the output matrix, too.
       const WeightMatrix* const matrix = part.matrix;
       const bool row = matrix == &p.position || matrix == &p.token_type ||
@@ -672,15 +750,20 @@ struct ModelLoader::State {
 
   // Leaves this member of a team only its rows of the embedding and of each matrix of a product.
   Status divide(const engine::Team& team) {
-    Parameters& p = model->parameters;
+    if (model->encoder != nullptr) MULTIHEAD_TRY(divide(team, model->encoder->parameters));
+    return divide(team, model->parameters);
+  }
+
+  Status divide(const engine::Team& team, Parameters& p) {
     std::vector<Projection*> all = {&p.embedding_projection, &p.patch,  &p.pooler,    &p.transform,
                                     &p.classifier_dense,     &p.output, &p.classifier};
     for (LayerParameters& layer : p.layers) {
-      all.insert(all.end(), {&layer.qkv, &layer.q, &layer.k, &layer.v, &layer.o, &layer.gate_up,
-                             &layer.gate, &layer.up, &layer.down});
+      all.insert(all.end(), {&layer.qkv, &layer.q, &layer.k, &layer.v, &layer.o, &layer.cross_q,
+                             &layer.cross_kv, &layer.cross_k, &layer.cross_v, &layer.cross_o,
+                             &layer.gate_up, &layer.gate, &layer.up, &layer.down});
     }
-    for (SentenceStep& step : model->sentence.steps) {
-      if (step.out > 0) all.push_back(&step.dense);
+    for (SentenceStep& step : sentence().steps) {
+      if (step.out > 0 && &p == &model->parameters) all.push_back(&step.dense);
     }
     MULTIHEAD_TRY(divide(team, p.embedding, p.embedding_is_share));
     for (Projection* const projection : all) {
@@ -706,6 +789,16 @@ struct ModelLoader::State {
   }
 
   // ---- Filling the memory. ----
+
+  // Computes the table of positions of a stack whose files need not have it.
+  Status fill_sinusoids(Model::Internals& of) {
+    WeightMatrix& table = of.parameters.position;
+    if (of.architecture.family->sinusoids == Sinusoids::kNone || table.data != nullptr) return {};
+    std::byte* memory = nullptr;
+    MULTIHEAD_TRY(allocate(table, memory));
+    compute_sinusoids(of.architecture, reinterpret_cast<float*>(memory));
+    return {};
+  }
 
   // Returns memory for a matrix, null if there is none. Matrices follow one another in large
   // blocks: with pages of 2 MB one thread decodes 1.6 times as fast in f32 and f16, 1.4 times in
@@ -1034,14 +1127,18 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
     state->tensors.assign(tensors.begin(), tensors.end());
     if (is_gguf(config)) MULTIHEAD_TRY(from_gguf(state->config, state->tensors));
     MULTIHEAD_TRY(find_groups(state->config, state->tensors, state->groups));
-    MULTIHEAD_TRY(read_architecture(state->config, state->model->architecture));
-    MULTIHEAD_TRY(read_sentence(state->config, state->model->architecture, state->model->sentence));
     // The matrices of groups come first: MLX has tensors of their names.
     const size_t count = state->tensors.size(), groups = state->groups.size();
     for (size_t i = 0; i < count; ++i) {
       const size_t at = i < groups ? count - groups + i : i - groups;
       state->by_name.emplace(without_wrappers(state->tensors[at].name), at);
     }
+    Architecture encoder;
+    MULTIHEAD_TRY(read_architecture(state->config, state->model->architecture, encoder));
+    MULTIHEAD_TRY(state->choose_stacks(std::move(encoder)));
+    Model::Internals& first =
+        state->model->encoder != nullptr ? *state->model->encoder : *state->model;
+    MULTIHEAD_TRY(read_sentence(state->config, first.architecture, first.sentence));
     constexpr size_t kNotNeeded = ~size_t{0};
     state->part_of.assign(state->tensors.size(), kNotNeeded);
     MULTIHEAD_TRY(state->plan_parts());
@@ -1095,8 +1192,18 @@ Status ModelLoader::finish(Model& model) {
     MULTIHEAD_TRY(state_->fill_unit_weights());
     Model::Internals& made = *state_->model;
     if (made.architecture.from_gguf) MULTIHEAD_TRY(state_->apply_rope_factors());
-    if (!made.parameters.layers.empty()) {
-      made.graph = layer_graph(made.architecture, made.parameters.layers.front());
+    MULTIHEAD_TRY(state_->fill_sinusoids(made));
+    for (Model::Internals* const each : {&made, made.encoder.get()}) {
+      if (each == nullptr || each->parameters.layers.empty()) continue;
+      each->graph = layer_graph(each->architecture, each->parameters.layers.front());
+    }
+    if (made.encoder != nullptr) {
+      Parameters& p = made.encoder->parameters;
+      MULTIHEAD_TRY(state_->fill_sinusoids(*made.encoder));
+      if (p.embedding.rows == 0 && !p.embedding_is_share) {
+        p.embedding = made.parameters.embedding;
+        p.embedding_is_share = made.parameters.embedding_is_share;
+      }
     }
     for (const Part& part : state_->parts) {
       if (part.is_setting) continue;

@@ -11,6 +11,7 @@
 
 #include "engine/runtime/scratch.h"
 #include "models/output.h"
+#include "models/source.h"
 #include "nn/call_memory.h"
 
 namespace multihead::models {
@@ -44,6 +45,7 @@ Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric,
     return {StatusCode::kOption, "model", "a causal language model",
             m->info.model_type + " without one"};
   }
+  MULTIHEAD_TRY(check_one_stack(*m, "a causal language model without an encoder"));
   question.model = m;
   question.pass = {.inputs = inputs, .end_layer = m->info.num_layers};
   MULTIHEAD_TRY(check_inputs(*m, question.pass));

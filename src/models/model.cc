@@ -14,6 +14,7 @@
 #include "models/run.h"
 #include "models/sentence.h"
 #include "models/sites.h"
+#include "models/source.h"
 #include "multihead/attention.h"
 #include "multihead/elementwise.h"
 #include "multihead/models.h"
@@ -70,7 +71,8 @@ Status check_maps(const Model::Internals& model, const Pass& pass, std::span<con
                 std::to_string(value)};
       }
     }
-    const Dims shape{pass.inputs.batch, pass.tokens, pass.tokens};
+    if (map.cross && model.encoder == nullptr) return none("maps", "a model with cross-attention");
+    const Dims shape{pass.inputs.batch, pass.tokens, map.cross ? pass.source.tokens : pass.tokens};
     const Dims& strides = map.out.strides;
     if (map.out.data == nullptr || !(map.out.shape == shape) || strides.rank() != 3) {
       return shape_error("maps", shape, map.out.shape);
@@ -94,7 +96,7 @@ std::vector<Capture> captures_of(const ModelOutputs& outputs) {
   std::vector<Capture> captures(outputs.captures.begin(), outputs.captures.end());
   for (const HeadMap& map : outputs.maps) {
     const Dims &shape = map.out.shape, &strides = map.out.strides;
-    captures.push_back({.site = Site::kPattern,
+    captures.push_back({.site = map.cross ? Site::kCrossPattern : Site::kPattern,
                         .layer = map.layer,
                         .heads = {map.head},
                         .out = {map.out.data,
@@ -141,6 +143,7 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
     const Internals& m = *internals_;
     const ModelInfo& info = m.info;
     Pass pass{.inputs = inputs, .end_layer = info.num_layers};
+    MULTIHEAD_TRY(check_source(m, pass));
     MULTIHEAD_TRY(check_inputs(m, pass));
     const int64_t batch = inputs.batch, tokens = pass.tokens, width = info.embed_dim;
     MULTIHEAD_TRY(check_output("hidden_states", outputs.hidden_states,
@@ -149,6 +152,11 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
         check_output("last_hidden_state", outputs.last_hidden_state, {batch, tokens, width}));
     MULTIHEAD_TRY(check_output("pooler_output", outputs.pooler_output, {batch, width}));
     MULTIHEAD_TRY(check_logits(m, pass, outputs.logits));
+    if (outputs.source_state.given() && m.encoder == nullptr) {
+      return none("source_state", "a model with an encoder");
+    }
+    MULTIHEAD_TRY(
+        check_output("source_state", outputs.source_state, {batch, pass.source.tokens, width}));
     if (outputs.pooler_output.given() && !info.has_pooler) return none("pooler_output", "a pooler");
     MULTIHEAD_TRY(check_maps(m, pass, outputs.maps));
     MULTIHEAD_TRY(check_captures(m, pass, outputs.captures));
@@ -168,6 +176,12 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
         outputs.logits.shape[1] == 1 && !outputs.hidden_states.given() &&
         !outputs.last_hidden_state.given()) {
       pass.only_token = tokens - 1;
+    }
+    engine::Buffer of_source;
+    MULTIHEAD_TRY(run_encoder(m, pass, of_source, context));
+    if (outputs.source_state.given()) {
+      const Tensor& from = pass.source.state;
+      std::copy_n(from.data, from.shape.elements(), outputs.source_state.data);
     }
     Tensor state;
     MULTIHEAD_TRY(run_layers(m, pass, state, context));
@@ -190,12 +204,27 @@ Status Model::attentions(const ModelInputs& inputs, int64_t layer, int64_t head,
   return forward(inputs, {.maps = {&map, 1}}, context);
 }
 
+Status Model::cross_attentions(const ModelInputs& inputs, int64_t layer, int64_t head,
+                               const Tensor& out, Context& context) const {
+  const HeadMap map{layer, head, out, true};
+  return forward(inputs, {.maps = {&map, 1}}, context);
+}
+
+Model Model::encoder() const {
+  Model model;
+  if (internals_ != nullptr && internals_->encoder != nullptr) {
+    model.internals_ = {internals_, internals_->encoder.get()};
+  }
+  return model;
+}
+
 Status Model::embed(const ModelInputs& inputs, const EmbedOptions& options, const Tensor& out,
                     Context& context) const {
   return engine::memory_guard([&]() -> Status {
     if (internals_ == nullptr) return not_open();
     const Internals& m = *internals_;
     const ModelInfo& info = m.info;
+    MULTIHEAD_TRY(check_one_stack(m, "an encoder: encoder() of the model embeds"));
     MULTIHEAD_TRY(m.sentence.refusal);
     const Pooling pooling = options.pooling.value_or(info.pooling);
     if (pooling > Pooling::kWeightedMean) {

@@ -39,13 +39,14 @@ std::vector<M> list_members(P& p) {
   }
   for (auto& of : p.layers) {
     ++layer;
-    for (auto* const norm :
-         {&of.attention_norm, &of.attention_out_norm, &of.attention_sum_norm, &of.q_norm,
-          &of.k_norm, &of.mlp_norm, &of.mlp_out_norm, &of.mlp_sum_norm}) {
+    for (auto* const norm : {&of.attention_norm, &of.attention_out_norm, &of.attention_sum_norm,
+                             &of.q_norm, &of.k_norm, &of.cross_norm, &of.cross_sum_norm,
+                             &of.mlp_norm, &of.mlp_out_norm, &of.mlp_sum_norm}) {
       pair(*norm);
     }
     for (auto* const projection :
-         {&of.qkv, &of.q, &of.k, &of.v, &of.o, &of.gate_up, &of.gate, &of.up, &of.down}) {
+         {&of.qkv, &of.q, &of.k, &of.v, &of.o, &of.cross_q, &of.cross_kv, &of.cross_k, &of.cross_v,
+          &of.cross_o, &of.gate_up, &of.gate, &of.up, &of.down}) {
       pair(*projection);
     }
   }

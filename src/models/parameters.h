@@ -112,6 +112,8 @@ struct multihead::models::Model::Internals {
   Parameters parameters;
   nn::Graph graph;  // of every layer
   Sentence sentence;
+  // The other stack of an encoder–decoder model: a model by itself, whose memory this one has.
+  std::unique_ptr<Internals> encoder;
   std::vector<StoredParameter> stored;
   std::vector<std::shared_ptr<const void>> owners;  // of memory that matrices are views of
   std::vector<engine::Buffer> memory;               // of the other matrices, and of vectors

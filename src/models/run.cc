@@ -172,7 +172,7 @@ class Runner {
     const auto ropes = static_cast<int64_t>(a_.ropes.size());
     floats(take, w_.cos, ropes * pass_.tokens, pairs_);
     floats(take, w_.sin, ropes * pass_.tokens, pairs_);
-    floats(take, w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, pass_.tokens);
+    floats(take, w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, before_ + pass_.tokens);
     if (a_.relative_span > 0) {
       const int64_t distances = std::min(2 * pass_.tokens - 1, 2 * a_.relative_span);
       floats(take, w_.relative, distances, a_.width);
@@ -188,7 +188,9 @@ class Runner {
     floats(take, w_.x, rows(), a_.width);
     lay_out_beginning(take);
     floats(take, w_.last, pass_.inputs.batch, a_.width);
-    frame_.lay_out(graph_, rows(), take);
+    // Keys and values of the source are computed unless they are cached.
+    const bool cached = !pass_.source.caches.empty() && pass_.source.caches[0].length(0) > 0;
+    frame_.lay_out(graph_, rows(), cached ? 0 : pass_.inputs.batch * pass_.source.tokens, take);
   }
 
   void lay_out_kept(rules::Arena& take) {
@@ -197,7 +199,7 @@ class Runner {
     lay_out_beginning(take);
     floats(take, w_.normed, rows(), a_.width);
     floats(take, w_.gradient, rows(), a_.width);
-    if (first_kept_ > 0) frame_.lay_out(graph_, rows(), take);
+    if (first_kept_ > 0) frame_.lay_out(graph_, rows(), 0, take);
     take(w_.kept, static_cast<uint64_t>(kept));
     for (int64_t at = 0; at < kept; ++at) {
       const int64_t layer = first_kept_ + at;
@@ -220,8 +222,8 @@ class Runner {
   Status begin() {
     fill_angles();
     if (a_.buckets > 0) {
-      fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads,
-                         pass_.tokens, w_.bias);
+      fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads, before_,
+                         pass_.tokens, !a_.causal, w_.bias);
     }
     if (a_.relative_span > 0) MULTIHEAD_TRY(fill_relative_content());
     if (!pass_.state.given()) return embed();
@@ -354,7 +356,7 @@ class Runner {
           int64_t position = a_.first_position + before_ + token;
           if (after_padding) {
             // RoBERTa: padding has the position of its own id.
-            position = id == a_.padding_id ? a_.padding_id : a_.padding_id + ++real;
+            position = id == a_.padding_id ? a_.padding_id : a_.padding_id + before_ + ++real;
           }
           if (p_.position.rows > 0) add_row(p_.position, position, to);
           const bool typed = !in.token_types.empty();
@@ -449,17 +451,26 @@ class Runner {
       probe_ = {pass_.captures, pass_.inputs.edits, index, before_};
       call.probe = &probe_;
     }
+    const int64_t batch = pass_.inputs.batch, tokens = pass_.tokens;
+    if (a_.buckets > 0) options.bias = {w_.bias, {1, a_.heads, tokens, before_ + tokens}};
+    if (pass_.source.state.given()) {
+      const PassSource& source = pass_.source;
+      call.source = {.state = source.state, .tokens = source.tokens};
+      call.source.attention.scale = plan.scale;
+      if (!source.mask.empty()) {
+        call.source.attention.mask = {source.mask.data(), {batch, 1, 1, source.tokens}};
+      }
+      if (!source.caches.empty()) call.source.cache = &source.caches[static_cast<size_t>(index)];
+    }
     if (!pass_.caches.empty()) {
       options.causal = Causal::bottom_right();
       call.cache = &pass_.caches[static_cast<size_t>(index)];
       return call;
     }
     if (a_.causal) options.causal = Causal::top_left();
-    const int64_t batch = pass_.inputs.batch, tokens = pass_.tokens;
     if (!pass_.inputs.mask.empty()) {
       options.mask = {pass_.inputs.mask.data(), {batch, 1, 1, tokens}};
     }
-    if (a_.buckets > 0) options.bias = {w_.bias, {1, a_.heads, tokens, tokens}};
     return call;
   }
 

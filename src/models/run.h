@@ -14,11 +14,20 @@
 
 namespace multihead::models {
 
+// The output of the encoder, for a pass through the decoder.
+struct PassSource {
+  Tensor state = {};   // (batch * tokens, width)
+  int64_t tokens = 0;  // of each sequence
+  std::span<const uint8_t> mask = {};
+  std::span<KVCache> caches = {};  // one for each layer, empty before the first pass; else none
+};
+
 // The inputs and outputs of a pass. Shapes are checked already.
 struct Pass {
   ModelInputs inputs = {};
   int64_t tokens = 0;              // of each sequence
   std::span<KVCache> caches = {};  // one for each layer: inputs are the next tokens; else empty
+  PassSource source = {};          // of a decoder with cross-attention
   bool in_session = false;         // edits are for all tokens of a session, of which these are some
   int64_t first_layer = 0, end_layer = 0;  // layers before and from here on are not computed
   // Input of the first layer, (rows, width); not given: the embedding of the inputs, for layer 0.

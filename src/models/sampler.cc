@@ -10,6 +10,7 @@
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
+#include "models/token_rules.h"
 #include "multihead/models.h"
 
 namespace multihead::models {
@@ -56,6 +57,8 @@ Status Sampler::choose(const Tensor& logits, std::span<const int32_t> before, in
     }
     float* const values = logits.data;
     if (values == nullptr) return {StatusCode::kShape, "logits", "(vocab_size)", "a null pointer"};
+    MULTIHEAD_TRY(check_rules(rules_, count));
+    apply_rules(rules_, before, begin_, end_, {values, static_cast<size_t>(count)});
     // Compared as x < infinity, which is false for a NaN.
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     const float* const wrong =
@@ -67,16 +70,7 @@ Status Sampler::choose(const Tensor& logits, std::span<const int32_t> before, in
                                             std::to_string(wrong - values)
                                       : "-infinity alone"};
     }
-    const float penalty = options_.repetition_penalty;
-    if (penalty != 1.0F) {
-      // Each token once, however often it occurred.
-      seen_.assign(static_cast<size_t>(count), false);
-      for (const int32_t id : before) {
-        if (id < 0 || id >= count || seen_[static_cast<size_t>(id)]) continue;
-        seen_[static_cast<size_t>(id)] = true;
-        values[id] = values[id] > 0 ? values[id] / penalty : values[id] * penalty;
-      }
-    }
+    penalize(before, options_.repetition_penalty, seen_, {values, static_cast<size_t>(count)});
     token = static_cast<int32_t>(std::max_element(values, values + count) - values);
     if (options_.temperature == 0.0F || options_.top_k == 1) return {};
     // From the likeliest token on, of equal ones the first. A heap, because few of many thousand

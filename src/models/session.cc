@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,8 +15,10 @@
 #include "models/output.h"
 #include "models/run.h"
 #include "models/session.h"
+#include "models/source.h"
 #include "multihead/kv_cache.h"
 #include "multihead/models.h"
+#include "nn/graph/probe.h"
 
 namespace multihead::models {
 
@@ -32,6 +32,13 @@ constexpr int64_t kFirstRoom = 64;
 constexpr int64_t kMostOfRing = 128;
 
 constexpr int32_t kOneToken[] = {0};
+
+// True if the session computes all tokens in each call.
+bool changes_weights(std::span<const Edit> edits) {
+  return std::any_of(edits.begin(), edits.end(), [](const Edit& edit) {
+    return nn::kWeighting.has(edit.site) || nn::kCrossWeighting.has(edit.site);
+  });
+}
 
 // Tokens of the ring of a layer that sees `window` tokens.
 int64_t ring_capacity(int64_t window) { return window - 1 + std::min(window, kMostOfRing); }
@@ -49,6 +56,15 @@ struct Session::State {
   engine::Buffer ids;
   int64_t length = 0;
   std::vector<KVCache> caches;
+  // Of an encoder–decoder model: the encoder's output, and the keys and values of each layer's
+  // cross-attention, which the first pass computes. Sessions may share them.
+  struct Encoded {
+    engine::Buffer memory;
+    std::vector<KVCache> caches;
+    PassSource source;
+  };
+  std::shared_ptr<Encoded> encoded;
+  DType cache_type = DType::kF32;
   int64_t rotated_for = 0;  // length of the sequence whose frequencies rotated the keys
 
   const int32_t* first_id() const { return static_cast<const int32_t*>(ids.data()); }
@@ -122,6 +138,7 @@ struct Session::State {
                        .edits = edits},
             .tokens = tokens,
             .caches = caches,
+            .source = encoded == nullptr ? PassSource() : encoded->source,
             .in_session = true,
             .end_layer = model->info.num_layers,
             .only_token = tokens - 1};
@@ -139,9 +156,39 @@ struct Session::State {
     return not_finite(*model, pass_to(after), "logits", context);
   }
 
+  Status encode(std::span<const int32_t> ids_of_source, std::span<const Edit> of_source,
+                Context& context) {
+    length = 0;
+    keep_cached(0);
+    encoded = nullptr;
+    auto made = std::make_shared<Encoded>();
+    Pass pass{.inputs = {.source = ids_of_source, .source_edits = of_source}};
+    MULTIHEAD_TRY(check_source(*model, pass));
+    if (model->encoder == nullptr) {
+      return {StatusCode::kOption, "model", "one with an encoder", model->info.model_type};
+    }
+    MULTIHEAD_TRY(run_encoder(*model, pass, made->memory, context));
+    made->caches.resize(caches.size());
+    for (KVCache& cache : made->caches) {
+      MULTIHEAD_TRY(KVCache::Internals::create({.num_kv_heads = model->info.num_kv_heads,
+                                                .head_dim = model->info.head_dim,
+                                                .value_dim = model->info.head_dim,
+                                                .capacity = pass.source.tokens,
+                                                .type = cache_type},
+                                               engine::team_of(context), cache));
+    }
+    made->source = pass.source;
+    made->source.caches = made->caches;
+    encoded = std::move(made);
+    return {};
+  }
+
   Status append(std::span<const int32_t> next, const Tensor& logits, Context& context) {
     Pass pass{.inputs = {.ids = next}, .caches = caches};
     MULTIHEAD_TRY(check_inputs(*model, pass));
+    if (model->encoder != nullptr && encoded == nullptr) {
+      return {StatusCode::kOption, "session", "a source: encode() comes first", "none"};
+    }
     if (pass.tokens > capacity - length) {
       return {StatusCode::kOption, "ids",
               "at most " + std::to_string(capacity - length) + " more tokens in a session of " +
@@ -204,13 +251,13 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
     }
     Pass pass{
         .inputs = {.ids = kOneToken, .head_scales = options.head_scales, .edits = options.edits},
+        .source = {.tokens = 1},
         .in_session = true};
     MULTIHEAD_TRY(check_inputs(*model.internals_, pass));
     state->head_scales = options.head_scales;
     state->edits = options.edits;
-    const bool caches = std::none_of(
-        options.edits.begin(), options.edits.end(),
-        [](const Edit& edit) { return edit.site == Site::kScores || edit.site == Site::kPattern; });
+    state->cache_type = options.cache_type;
+    const bool caches = !changes_weights(options.edits);
     const auto layers = caches ? static_cast<size_t>(info.num_layers) : size_t{0};
     state->caches.resize(layers);
     for (size_t layer = 0; layer < layers; ++layer) {
@@ -224,6 +271,20 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
     }
     session.state_ = std::move(state);
     return {};
+  });
+}
+
+void Session::Internals::share_source(const Session& from, Session& to) {
+  to.state_->encoded = from.state_->encoded;
+}
+
+Status Session::encode(std::span<const int32_t> source, std::span<const Edit> edits,
+                       Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) {
+      return {StatusCode::kOption, "session", "one that was created", "none"};
+    }
+    return state_->encode(source, edits, context);
   });
 }
 
@@ -249,6 +310,9 @@ int64_t Session::bytes() const {
   int64_t sum = 0;
   if (state_ != nullptr) {
     for (const KVCache& cache : state_->caches) sum += cache.bytes();
+    if (state_->encoded != nullptr) {
+      for (const KVCache& cache : state_->encoded->caches) sum += cache.bytes();
+    }
   }
   return sum;
 }
@@ -262,47 +326,6 @@ Status Session::truncate(int64_t length) {
     if (state_ == nullptr) return {};
     state_->keep_cached(length);
     state_->length = length;
-    return {};
-  });
-}
-
-Status generate(const Model& model, std::span<const int32_t> prompt, const GenerateOptions& options,
-                const std::function<bool(int32_t token)>& on_token, Context& context) {
-  return engine::memory_guard([&]() -> Status {
-    const auto given = static_cast<int64_t>(prompt.size());
-    if (given == 0) return {StatusCode::kOption, "prompt", "1 token or more", "none"};
-    if (options.max_new_tokens < 0) {
-      return {StatusCode::kOption, "max_new_tokens", "0 or more",
-              std::to_string(options.max_new_tokens)};
-    }
-    const ModelInfo& info = model.info();
-    const int64_t limit =
-        info.max_tokens > 0 ? info.max_tokens : std::numeric_limits<int64_t>::max() - 1;
-    if (given > limit) {
-      return {StatusCode::kOption, "prompt", "at most " + std::to_string(limit) + " tokens",
-              std::to_string(given)};
-    }
-    // The last token is given out, but needs no place in the session.
-    const int64_t most = std::min(options.max_new_tokens, limit - given + 1);
-    Session session;
-    MULTIHEAD_TRY(Session::create(model,
-                                  {.capacity = given + std::max<int64_t>(most, 1) - 1,
-                                   .cache_type = options.cache_type,
-                                   .head_scales = options.head_scales,
-                                   .edits = options.edits},
-                                  session));
-    const std::vector<int32_t>& stops = options.stop_ids ? *options.stop_ids : info.end_ids;
-    std::vector<float> numbers(static_cast<size_t>(info.vocab_size));
-    const Tensor logits(numbers.data(), {info.vocab_size});
-    Sampler sampler(options.sampling);
-    int32_t token = 0;
-    for (int64_t count = 0; count < most; ++count) {
-      MULTIHEAD_TRY(session.append(count == 0 ? prompt : std::span<const int32_t>(&token, 1),
-                                   logits, context));
-      MULTIHEAD_TRY(sampler.choose(logits, session.ids(), token));
-      if (on_token && !on_token(token)) break;
-      if (std::find(stops.begin(), stops.end(), token) != stops.end()) break;
-    }
     return {};
   });
 }

@@ -10,4 +10,6 @@ struct multihead::models::Session::Internals {
   // heads, and the session runs in calls of this team alone.
   static Status create(const Model& model, const SessionOptions& options, const engine::Team* team,
                        Session& session);
+  // Gives a session of the same model the encoded source of another one, with its keys and values.
+  static void share_source(const Session& from, Session& to);
 };

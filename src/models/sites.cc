@@ -26,6 +26,15 @@ SiteShape shape_of(const Model::Internals& model, const Pass& pass, Site site) {
     case Site::kScores:
     case Site::kPattern:
       return {{batch, a.heads, tokens, tokens}, 2, 1};
+    case Site::kCrossQ:
+    case Site::kCrossZ:
+      return {{batch, tokens, a.heads, a.head_dim}, 1, 2};
+    case Site::kCrossK:
+    case Site::kCrossV:
+      return {{batch, pass.source.tokens, a.kv_heads, a.head_dim}, 1, 2};
+    case Site::kCrossScores:
+    case Site::kCrossPattern:
+      return {{batch, a.heads, tokens, pass.source.tokens}, 2, 1};
     case Site::kMlpHidden:
       return {{batch, tokens, a.mlp}};
     default:
@@ -35,7 +44,9 @@ SiteShape shape_of(const Model::Internals& model, const Pass& pass, Site site) {
 
 Status check_site(const Model::Internals& model, const std::string& argument, Site site) {
   const auto has = [&](Site each) {
-    return model.graph.has(each) || each == Site::kScores || each == Site::kPattern;
+    const bool crosses = each == Site::kCrossScores || each == Site::kCrossPattern;
+    return model.graph.has(each) || each == Site::kScores || each == Site::kPattern ||
+           (crosses && model.encoder != nullptr);
   };
   const bool known = static_cast<int>(site) < kSites;
   if (known && has(site)) return {};
@@ -113,11 +124,14 @@ Status check_edit(const Model::Internals& model, const Pass& pass, const std::st
   SiteShape part = shape_of(model, pass, edit.site);
   Dims whole = part.shape;
   MULTIHEAD_TRY(check_place(model, name, edit, part));
-  const int64_t tokens = pass.in_session ? model.info.max_tokens : pass.tokens;
+  const bool of_source = edit.site == Site::kCrossK || edit.site == Site::kCrossV;
+  const ModelInfo& stack = of_source && model.encoder != nullptr ? model.encoder->info : model.info;
+  const int64_t in_pass = of_source ? pass.source.tokens : pass.tokens;
+  const int64_t tokens = pass.in_session ? stack.max_tokens : in_pass;
   MULTIHEAD_TRY(check_list(name + ".tokens", edit.tokens, tokens));
   MULTIHEAD_TRY(check_list(name + ".sequences", edit.sequences, pass.inputs.batch));
   part.shape[part.token_axis] = static_cast<int64_t>(edit.tokens.size());
-  if (edit.tokens.empty()) part.shape[part.token_axis] = pass.in_session ? 1 : pass.tokens;
+  if (edit.tokens.empty()) part.shape[part.token_axis] = pass.in_session ? 1 : in_pass;
   if (edit.action > Edit::Action::kReplace) {
     return {StatusCode::kOption, name + ".action", "an Edit::Action",
             std::to_string(static_cast<int>(edit.action))};
@@ -182,9 +196,10 @@ Status check_apart(const ModelInputs& in, std::span<const Capture> captures,
   };
   const TensorView<const std::byte> inputs[] = {view(in.ids), view(in.token_types), view(in.mask),
                                                 view(in.pixels), view(in.head_scales)};
+  const TensorView<const std::byte> of_source[] = {view(in.source), view(in.source_mask)};
   std::vector<ScoreCapture> values;  // all that is written
-  for (const Tensor& output :
-       {outputs.hidden_states, outputs.last_hidden_state, outputs.logits, outputs.pooler_output}) {
+  for (const Tensor& output : {outputs.hidden_states, outputs.last_hidden_state, outputs.logits,
+                               outputs.pooler_output, outputs.source_state}) {
     values.push_back({.out = output});
   }
   for (const Capture& capture : captures) values.push_back({.out = capture.out});
@@ -193,7 +208,9 @@ Status check_apart(const ModelInputs& in, std::span<const Capture> captures,
                                           {kAny, inputs[1]},
                                           {kAny, inputs[2]},
                                           {kAny, inputs[3]},
-                                          {kAny, inputs[4]}},
+                                          {kAny, inputs[4]},
+                                          {kAny, of_source[0]},
+                                          {kAny, of_source[1]}},
                                          {}, values);
   for (const Edit& edit : in.edits) {
     if (edit.action == Edit::Action::kScale) continue;

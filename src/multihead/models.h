@@ -8,8 +8,8 @@
 /// exaone4, hunyuan_v1_dense, arcee; and as the text parts of gemma3, qwen2_vl, qwen2_5_vl,
 /// qwen3_vl, mistral3, idefics3, smolvlm, llava, llava_next. Encoders: bert, roberta, xlm-roberta,
 /// camembert, distilbert, albert, electra, mpnet, deberta-v2, modernbert, nomic_bert, new,
-/// eurobert, esm, t5 (half of it), vit. Definitions: the transformers library 5.12; configurations
-/// of its versions 4 and 5 are read.
+/// eurobert, esm, vit. With an encoder and a decoder: t5, mt5, bart, mbart, marian, m2m_100.
+/// Definitions: the transformers library 5.12; configurations of its versions 4 and 5 are read.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "multihead/context.h"
@@ -93,7 +94,17 @@ enum class Pooling : uint8_t {
   kWeightedMean,    ///< mean, weighted by the position from 1 on
 };
 
-/// The properties of a model.
+/// Which tokens a generation may not choose, or must. "First" is the token after the decoder's
+/// start. Definitions: transformers, generation/logits_process.py.
+struct TokenRules {
+  std::optional<int32_t> forced_bos = {};    ///< the second token of the decoder is this one
+  std::optional<int32_t> forced_eos = {};    ///< the last of max_new_tokens is this one
+  std::vector<int32_t> suppress = {};        ///< never chosen
+  std::vector<int32_t> begin_suppress = {};  ///< not the first one, after a forced_bos
+  std::vector<std::vector<int32_t>> bad_words = {};  ///< sequences whose last token is not chosen
+};
+
+/// The properties of a model. Of an encoder–decoder model, those of its decoder.
 struct ModelInfo {
   std::string model_type = {};       ///< of config.json
   Output output = Output::kNone;     ///< what logits are
@@ -122,6 +133,9 @@ struct ModelInfo {
   int64_t max_seq_length = 0;        ///< longest sequence that embed() reads; 0: as max_tokens
   /// eos_token_id of a decoder's config.json and generation_config.json
   std::vector<int32_t> end_ids = {};
+  bool has_encoder = false;    ///< an encoder–decoder model: see Model::encoder()
+  int32_t decoder_start = -1;  ///< the decoder's first token, decoder_start_token_id; -1: none
+  TokenRules rules = {};       ///< of an encoder–decoder model's generation_config.json
 };
 
 /// Inputs of a call: a batch of sequences of equal length N, row-major.
@@ -134,6 +148,11 @@ struct ModelInputs {
   /// (num_layers, num_heads): factor on the output of each head; 0 mutes it. Empty: all 1.
   std::span<const float> head_scales = {};
   std::span<const Edit> edits = {};  ///< changes of values inside the model
+  /// (B, S) token ids of the encoder. Encoder–decoder models need them; all others are then of the
+  /// decoder. Other models take none.
+  std::span<const int32_t> source = {};
+  std::span<const uint8_t> source_mask = {};  ///< (B, S): 0 is padding; empty: none
+  std::span<const Edit> source_edits = {};    ///< changes of values inside the encoder
 };
 
 /// The weights of one head: which, and where to.
@@ -143,6 +162,7 @@ struct HeadMap {
   /// (B, N, N): a row for each query; hidden keys are 0. Rows are contiguous, and there may be gaps
   /// between rows and between entries of the batch.
   Tensor out = {};
+  bool cross = false;  ///< of cross-attention, (B, N, S): keys are tokens of the encoder
 };
 
 /// Outputs of Model::forward(), all optional. N is the number of tokens, for pixels of patches and
@@ -158,6 +178,7 @@ struct ModelOutputs {
   /// Of BertForPreTraining, those of its masked language model.
   Tensor logits = {};
   Tensor pooler_output = {};               ///< (B, embed_dim)
+  Tensor source_state = {};                ///< (B, S, embed_dim): last hidden state of the encoder
   std::span<const HeadMap> maps = {};      ///< weights of single heads
   std::span<const Capture> captures = {};  ///< values inside the model
 };
@@ -199,10 +220,19 @@ class Model {
   [[nodiscard]] Status attentions(const ModelInputs& inputs, int64_t layer, int64_t head,
                                   const Tensor& out, Context& context) const;
 
+  /// The weights of one head of the decoder's cross-attention, out (B, N, S). Errors: as forward().
+  [[nodiscard]] Status cross_attentions(const ModelInputs& inputs, int64_t layer, int64_t head,
+                                        const Tensor& out, Context& context) const;
+
+  /// The encoder of an encoder–decoder model as a model by itself, which shares the weights: its
+  /// attentions(), embed(), captures and edits. Else a model that refuses every call.
+  Model encoder() const;
+
   /// One vector for each sequence, out (B, vector_dim): the pooling of the last hidden states, then
   /// the Dense and Normalize modules of the folder. Errors: as forward(), also for vectors that are
   /// not finite; kOption for a sequence of padding alone, and for a folder with a module of another
-  /// kind. Nothing is written on an error.
+  /// kind, and for an encoder–decoder model, whose encoder() embeds. Nothing is written on an
+  /// error.
   [[nodiscard]] Status embed(const ModelInputs& inputs, const EmbedOptions& options,
                              const Tensor& out, Context& context) const;
 
@@ -278,7 +308,8 @@ struct SessionOptions {
 
 /// A causal model with the keys and values of the tokens so far. Their memory grows with the
 /// tokens. A layer with a sliding window keeps the last 2 * window - 1 tokens, or window + 127 if
-/// that is less.
+/// that is less. Of an encoder–decoder model, the tokens are those of the decoder, and the keys and
+/// values of the encoder's output are kept, too.
 class Session {
  public:
   Session();  ///< a session that refuses every call
@@ -289,6 +320,11 @@ class Session {
   /// Errors: kOption (a model that is not causal or has no logits), kMemory.
   [[nodiscard]] static Status create(const Model& model, const SessionOptions& options,
                                      Session& session);
+  /// Runs the encoder on the `source` (S) of an encoder–decoder model, and forgets all tokens.
+  /// Comes before append(). The values of `edits` are not used after the call. Errors: kOption (a
+  /// model without an encoder, an id out of range), kMemory; the session is then without a source.
+  [[nodiscard]] Status encode(std::span<const int32_t> source, std::span<const Edit> edits,
+                              Context& context);
   /// The next tokens, one or more. logits (vocab_size): of the token after the last one; optional.
   /// A call with one token allocates nothing after the first call of its kind, but where the memory
   /// of keys and values grows: it doubles. Errors: kOption (an id out of range, more tokens than
@@ -316,8 +352,8 @@ class Session {
   std::unique_ptr<State> state_;
 };
 
-/// Rules for the choice of the next token, applied in this order: repetition_penalty, temperature,
-/// top_k, top_p.
+/// Rules for the choice of the next token, applied in this order, after TokenRules:
+/// repetition_penalty, temperature, top_k, top_p.
 struct SamplingOptions {
   /// 0: always the likeliest token, of equal ones the first. Else logits are divided by it.
   float temperature = 0.0F;
@@ -332,8 +368,11 @@ struct SamplingOptions {
 /// Chooses tokens. Number n of a seed's random numbers is the same on every machine.
 class Sampler {
  public:
-  /// Errors of the options are reported by choose().
-  explicit Sampler(const SamplingOptions& options = {}) : options_(options) {}
+  /// Errors of the options are reported by choose(). A generation that begins after `begin` tokens
+  /// and has at most `end` tokens obeys the rules; 0: no end.
+  explicit Sampler(const SamplingOptions& options = {}, TokenRules rules = {}, int64_t begin = 0,
+                   int64_t end = 0)
+      : options_(options), rules_(std::move(rules)), begin_(begin), end_(end) {}
   /// The next token after `before`, of logits (vocab_size), which are changed. A token whose logit
   /// is -inf is never chosen. Errors: kOption (also for a NaN, +inf, or no logit above -inf),
   /// kShape, kMemory.
@@ -342,9 +381,20 @@ class Sampler {
 
  private:
   SamplingOptions options_;
+  TokenRules rules_;
+  int64_t begin_ = 0, end_ = 0;
   uint64_t drawn_ = 0;
   std::vector<int32_t> order_;  // memory for the next call, as the next one
   std::vector<bool> seen_;
+};
+
+/// When a search with beams ends, after as many sequences have ended as there are beams.
+enum class EarlyStopping : uint8_t {
+  kEstimate,   ///< when no running beam would be better if it ended now
+  kFirstFull,  ///< at once
+  /// when no running beam can become better: with a length_penalty above 0, if it ended with
+  /// max_new_tokens
+  kNever,
 };
 
 /// Options of generate().
@@ -355,16 +405,54 @@ struct GenerateOptions {
   DType cache_type = DType::kF32;                     ///< type of the cached keys and values
   /// (num_layers, num_heads): as ModelInputs::head_scales, for every token
   std::vector<float> head_scales = {};
-  std::vector<Edit> edits = {};  ///< as SessionOptions::edits
+  std::vector<Edit> edits = {};          ///< as SessionOptions::edits
+  std::optional<TokenRules> rules = {};  ///< default: ModelInfo::rules
+  /// Sequences that are searched side by side for the likeliest one; at most 64. With more than
+  /// one, sampling.temperature must be 0, and the tokens are given out when the search has ended.
+  int64_t num_beams = 1;
+  /// The log-probability of a sequence that has ended is divided by (its new
+  /// tokens)^length_penalty.
+  float length_penalty = 1.0F;
+  EarlyStopping early_stopping = EarlyStopping::kEstimate;  ///< when the search with beams ends
+  // The rest is for encoder–decoder models.
+  std::vector<Edit> source_edits = {};  ///< as ModelInputs::source_edits
+  /// Tokens that the decoder begins with; none: ModelInfo::decoder_start.
+  std::vector<int32_t> decoder_prompt = {};
 };
 
-/// Continues `prompt`. Calls on_token with each token, a stop id included, which is the last one;
-/// returning false ends the generation. It also ends at max_tokens: the token after the last
-/// position is given out. Errors: as Session::append() and Sampler::choose(), and kOption for a
-/// prompt that is empty or longer than max_tokens.
+/// Continues `prompt`; an encoder–decoder model encodes it and continues decoder_prompt. Calls
+/// on_token with each token, a stop id included, which is the last one; returning false ends the
+/// generation. It also ends at max_tokens: the token after the last position is given out. Errors:
+/// as Session::append() and Sampler::choose(), and kOption for a prompt that is empty or longer
+/// than max_tokens.
 [[nodiscard]] Status generate(const Model& model, std::span<const int32_t> prompt,
                               const GenerateOptions& options,
                               const std::function<bool(int32_t token)>& on_token, Context& context);
+
+/// A search for the likeliest sequence, step by step; generate() runs it to its end. Definition:
+/// transformers, generation/utils.py, _beam_search.
+class BeamSearch {
+ public:
+  BeamSearch();  ///< a search that refuses every call
+  ~BeamSearch();
+  BeamSearch(BeamSearch&&) noexcept;             ///< Movable, not copyable.
+  BeamSearch& operator=(BeamSearch&&) noexcept;  ///< Movable, not copyable.
+
+  /// Begins a search, and runs the encoder if there is one. The values of options.edits must live
+  /// as long as the search. Errors: as generate(), and kOption for num_beams, length_penalty and
+  /// temperature.
+  [[nodiscard]] static Status create(const Model& model, std::span<const int32_t> prompt,
+                                     const GenerateOptions& options, BeamSearch& search,
+                                     Context& context);
+  /// One more token for each beam. `done`: the search has ended. Errors: as generate().
+  [[nodiscard]] Status step(bool& done, Context& context);
+  /// The new tokens of the best sequence so far, until the next step.
+  std::span<const int32_t> ids() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// Opens a model. `folder` is a GGUF file of llama, qwen2, qwen3, smollm3, olmo2, phi3, starcoder2,
 /// gemma, gemma2 or gemma3 (llama.cpp's names), with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0,

@@ -15,26 +15,38 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead::models {
 
-/// A value of a layer, in the order of computation. B sequences, N tokens, H query heads, K
-/// key/value heads, D width of a head, E width of the residual stream, M width of the MLP.
+/// A value of a layer, in the order of computation, but that those of cross-attention, which the
+/// decoder of an encoder–decoder model has between resid_mid and mlp_hidden, stand at the end. B
+/// sequences, N tokens, S tokens of the encoder, H query heads, K key/value heads, D width of a
+/// head, E width of the residual stream, M width of the MLP.
 enum class Site : uint8_t {
-  kResidPre,   ///< (B, N, E): input of the layer
-  kQ,          ///< (B, N, H, D): queries as they enter the dot product
-  kK,          ///< (B, N, K, D): keys, likewise
-  kV,          ///< (B, N, K, D): values
-  kScores,     ///< (B, H, N, N): what the softmax reads; -inf for keys that a query does not see
-  kPattern,    ///< (B, H, N, N): attention weights; 0 for keys that a query does not see
-  kZ,          ///< (B, N, H, D): output of each head, before the output projection
-  kAttnOut,    ///< (B, N, E): what attention adds to the residual stream
-  kResidMid,   ///< (B, N, E): between attention and MLP; not in models whose MLP reads resid_pre
-  kMlpHidden,  ///< (B, N, M): input of the MLP's last matrix
-  kMlpOut,     ///< (B, N, E): what the MLP adds to the residual stream
-  kResidPost,  ///< (B, N, E): output of the layer, which is resid_pre of the next one
+  kResidPre,  ///< (B, N, E): input of the layer
+  kQ,         ///< (B, N, H, D): queries as they enter the dot product
+  kK,         ///< (B, N, K, D): keys, likewise
+  kV,         ///< (B, N, K, D): values
+  kScores,    ///< (B, H, N, N): what the softmax reads; -inf for keys that a query does not see
+  kPattern,   ///< (B, H, N, N): attention weights; 0 for keys that a query does not see
+  kZ,         ///< (B, N, H, D): output of each head, before the output projection
+  kAttnOut,   ///< (B, N, E): what attention adds to the residual stream
+  /// (B, N, E): between attention and MLP, or cross-attention; not in models whose MLP reads
+  /// resid_pre
+  kResidMid,
+  kMlpHidden,      ///< (B, N, M): input of the MLP's last matrix
+  kMlpOut,         ///< (B, N, E): what the MLP adds to the residual stream
+  kResidPost,      ///< (B, N, E): output of the layer, which is resid_pre of the next one
+  kCrossQ,         ///< (B, N, H, D): queries of cross-attention
+  kCrossK,         ///< (B, S, K, D): its keys; its tokens are those of the encoder
+  kCrossV,         ///< (B, S, K, D): its values, likewise
+  kCrossScores,    ///< (B, H, N, S): what its softmax reads; -inf for padding of the encoder
+  kCrossPattern,   ///< (B, H, N, S): its weights
+  kCrossZ,         ///< (B, N, H, D): output of each head
+  kCrossAttnOut,   ///< (B, N, E): what cross-attention adds to the residual stream
+  kResidMidCross,  ///< (B, N, E): between cross-attention and MLP
 };
 
 /// The number of sites.
-inline constexpr int kSites = 12;
-/// "resid_pre", "q", ..., "resid_post".
+inline constexpr int kSites = 20;
+/// "resid_pre", "q", ..., "resid_mid_cross".
 const char* name_of(Site site);
 /// The site of a name, if there is one.
 std::optional<Site> site_of(std::string_view name);

@@ -37,6 +37,7 @@ std::vector<float> state_of(const Model& model) {
   } else {
     for (int32_t i = 0; i < tokens; ++i) ids.push_back(3 + 4 * i);
     inputs.ids = ids;
+    if (info.has_encoder) inputs.source = ids;
   }
   std::vector<float> state(static_cast<size_t>(tokens * info.embed_dim));
   const Status status = model.forward(

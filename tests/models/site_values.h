@@ -56,7 +56,8 @@ inline constexpr const char* kOtherModels[] = {"albert",
 
 inline std::vector<models::Site> all_sites() {
   std::vector<models::Site> sites;
-  for (int site = 0; site < models::kSites; ++site)
+  // Without those of cross-attention.
+  for (int site = 0; site <= static_cast<int>(models::Site::kResidPost); ++site)
     sites.push_back(static_cast<models::Site>(site));
   return sites;
 }

@@ -61,7 +61,8 @@ function metricOf({ token, against, position }: Values<typeof metricOptions>): M
 
 const placesOf = ({ by, site }: Values<typeof partOptions>) => ({ by, site: site === 'auto' ? undefined : site });
 
-const refuse = ({ output, causal }: ModelInfo): string | undefined => (output === 'languageModel' && causal ? undefined : 'a causal language model');
+const refuse = ({ output, causal, encoder }: ModelInfo): string | undefined =>
+  output !== 'languageModel' || !causal ? 'a causal language model' : encoder && 'a causal language model without an encoder';
 
 /** Opens the folder on this thread. */
 const withAlone = (

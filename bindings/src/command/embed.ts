@@ -3,7 +3,7 @@
 import { printable } from '../runtime/text.js';
 import type { EmbedOptions, ModelInput, Pooling } from '../types/models.js';
 import { choice, flag, type Option, parse, text, type Values } from './arguments.js';
-import { type Opened, readInputs, type Session, sharedOptions, withModel } from './session.js';
+import { type Opened, readerOf, readInputs, type Session, sharedOptions, withModel } from './session.js';
 
 const poolings: Readonly<Record<string, Pooling | undefined>> = {
   ...{ folder: undefined, mean: 'mean', first: 'firstToken', last: 'lastToken', max: 'max' },
@@ -35,7 +35,7 @@ export async function embed(args: readonly string[], session: Session): Promise<
     folder,
     values,
     () => undefined,
-    (opened) => compare(opened, inputs, values, session),
+    (opened) => compare(readerOf(opened), inputs, values, session),
   );
 }
 

@@ -8,7 +8,7 @@ import { type ChartMap, mostSide, svgOf } from './chart.js';
 import { Interrupted } from './interrupt.js';
 import { smallMap } from './map_image.js';
 import { OutputError } from './output.js';
-import { type Opened, readInputs, type Session, sharedOptions, withModel } from './session.js';
+import { type Opened, readerOf, readInputs, type Session, sharedOptions, withModel } from './session.js';
 import { type Statistics, statisticsOf } from './statistics.js';
 
 export const headsOptions = {
@@ -18,7 +18,7 @@ export const headsOptions = {
   ...sharedOptions,
 } satisfies Record<string, Option<unknown>>;
 
-export const headsHelp = `For each head, means over the queries:
+export const headsHelp = `For each head, of an encoder–decoder model those of its encoder, means over the queries:
   entropy    −Σ w log₂ w of the weights w, in bits: 0 if one token has all the weight, log₂ n if n have equal weights
   previous   weight on the token before the query's own; queries from the second token
   first      weight on the first token; queries from the second token
@@ -65,7 +65,7 @@ export async function heads(args: readonly string[], session: Session): Promise<
     folder,
     values,
     () => undefined,
-    (opened) => look(opened, inputs[0] ?? '', values, session),
+    (opened) => look(readerOf(opened), inputs[0] ?? '', values, session),
   );
 }
 

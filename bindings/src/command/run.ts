@@ -1,4 +1,4 @@
-// multihead run: continues a text, token by token, or answers messages.
+// multihead run: continues a text, token by token, answers messages, or writes what a model with an encoder makes of a text.
 
 import { printable } from '../runtime/text.js';
 import type { ChatInput, ChatMessage, GenerateOptions, ModelInfo } from '../types/models.js';
@@ -12,6 +12,8 @@ export const runOptions = {
   topK: count('draws only from the N likeliest tokens; default 0, all'),
   topP: number('draws only from the likeliest tokens that sum to X; default 1', 'more than 0, at most 1', (value) => value > 0 && value <= 1),
   repetitionPenalty: number('divides the logits of tokens that occurred; default 1, none', 'more than 0', (value) => value > 0),
+  numBeams: count('with more than 1, searches for the likeliest text with N beams'),
+  forcedBos: count("the second token of a decoder with an encoder, such as a language's"),
   seed: count('seed of the random numbers; default 0'),
   stop: texts('a text that ends the generation; may be given several times'),
   chat: flag("answers the text by the folder's chat template; without one, each line of standard input"),

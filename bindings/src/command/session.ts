@@ -136,6 +136,9 @@ export async function openNamed(
   };
 }
 
+/** The model, or its encoder, for what reads a text. */
+export const readerOf = ({ model, description }: Opened): Opened => ({ model: model.encoder ?? model, description });
+
 /**
  * Opens the folder for `work`, and frees it. Throws OpenError; UsageError if the model takes pixels, or `refuse` describes
  * another model that the command needs.

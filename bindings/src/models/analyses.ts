@@ -34,7 +34,7 @@ import type { Count, Extents, Int32, Int64 } from '../types/wire.js';
 import * as core from './core/analyses.js';
 import type { Batch, ModelEngine } from './core/engine.js';
 import { type CoreModel, onThisThread } from './core/model.js';
-import { mostBusy, nextTask } from './generate.js';
+import { mostBusy, nextTask } from './core/turns.js';
 import { checkScales, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { checkParts, checkPlaces, named, readEdits, readPlaces, shapeOf, siteOf } from './sites.js';
@@ -209,7 +209,7 @@ export class Analyses implements ModelAnalyses {
     const wanted = readPlaces(places, 'places', this.#engine, false);
     const [batch] = (await this.#inputs([[input, 'input']], options)) as [core.Input];
     const { resolved } = await this.#withSlopes(model, read, batch);
-    const shapes = wanted.map((place) => shapeOf(place, this.#engine.info, batch.batch.tokens));
+    const shapes = wanted.map((place) => shapeOf(place, this.#engine.info, { tokens: batch.batch.tokens }));
     const found = await named('places', () => core.gradients(model, batch, resolved, wanted, shapes as unknown as Extents[]));
     return shapes.map((shape, at) => ({ shape, data: found[at] as ModelArray['data'] }));
   }
@@ -229,7 +229,7 @@ export class Analyses implements ModelAnalyses {
   async #edited(input: unknown, { edits, ...options }: EditedOptions): Promise<core.Input> {
     const read = readEdits(edits, this.#engine);
     const [{ batch, headScales }] = (await this.#inputs([[input, 'input']], options)) as [core.Input];
-    checkParts(read, this.#engine.info, batch.tokens);
+    checkParts(read, this.#engine.info, { tokens: batch.tokens });
     return { batch: { ...batch, edits: read }, headScales };
   }
 

@@ -8,7 +8,7 @@ import { describe } from '../runtime/tensor.js';
 import type { EmbedOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
 import type { Count, Extents } from '../types/wire.js';
 import type { Batch, ModelEngine } from './core/engine.js';
-import { mostBusy, nextTask } from './generate.js';
+import { mostBusy, nextTask } from './core/turns.js';
 import { checkIds, checkScales, checkTokens, entriesOf, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
 

@@ -1,15 +1,18 @@
 // Model.generate(): options, texts and stops. An engine computes the tokens.
 
-import { dtypes } from '../generated/tables.js';
+import { dtypes, earlyStoppings } from '../generated/tables.js';
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { optionError } from '../runtime/errors.js';
 import { checkChoice, checkCount, checkFlag, checkNumber, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type { ChatInput, ChatMessage, EncodeOptions, GeneratedToken, GenerateOptions, ModelInfo } from '../types/models.js';
+import type { ChatInput, ChatMessage, EncodeOptions, GeneratedToken, GenerateOptions, ModelInfo, TokenRules } from '../types/models.js';
 import type { Count, Uint32, Whole64 } from '../types/wire.js';
 import { checkChat, isChat } from './chat.js';
 import type { ModelEngine } from './core/engine.js';
-import { checkIds, checkScales, checkTokens } from './inputs.js';
+import { numbersOf } from './core/rules.js';
+import { mostBusy, nextTask } from './core/turns.js';
+import { decoderInputOf } from './decoder_input.js';
+import { checkIds, checkScales, checkTokens, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { checkParts, readEdits } from './sites.js';
 import { encodeText, StopTexts, TextStream } from './tokenizer.js';
@@ -17,16 +20,18 @@ import { encodeText, StopTexts, TextStream } from './tokenizer.js';
 const generateNames = {
   ...{ maxNewTokens: plain, temperature: plain, topK: plain, topP: plain, repetitionPenalty: plain },
   ...{ seed: plain, stop: plain, cacheType: plain, topTokens: plain, headScales: plain, edits: plain, addSpecialTokens: plain, signal: plain },
+  ...{ forcedBos: plain, forcedEos: plain, suppress: plain, beginSuppress: plain, badWords: plain, decoderInput: plain, encoderEdits: plain },
+  ...{ numBeams: plain, lengthPenalty: plain, earlyStopping: plain },
 } satisfies Names<GenerateOptions>;
 
 /** Entries of `stop` that are read. */
 const mostStops = 1024;
 
-/** Longest time that a generation keeps the thread, in milliseconds: a frame of a display. */
-export const mostBusy = 16;
-
 /** The largest value of `topTokens`. */
 const mostTopTokens = 100;
+
+/** The largest value of `numBeams`. */
+const mostBeams = 64;
 
 /** The longest session of the core. */
 const mostTokens = 2 ** 31 - 1;
@@ -41,18 +46,6 @@ function checkTopTokens(value: unknown): number {
   const count = checkCount(value, 'topTokens', 0);
   if (count <= mostTopTokens) return count;
   throw optionError('topTokens', `0 to ${mostTopTokens}`, String(count));
-}
-
-/** Ends the current task, so that others run: events, timers, and messages. */
-export function nextTask(): Promise<void> {
-  return new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => {
-      port1.close();
-      resolve();
-    };
-    port2.postMessage(undefined);
-  });
 }
 
 /** Checks a number, and the float32 that the core gets. Throws `E_OPTION`. */
@@ -87,6 +80,42 @@ function checkStop(value: unknown): { texts: string[]; ids: number[] } {
   };
 }
 
+/** The options of a search with beams; undefined without. Throws `E_OPTION`. */
+function readBeams({ numBeams = 1, lengthPenalty, earlyStopping, temperature = 0, topTokens = 0 }: GenerateOptions) {
+  const count = checkCount(numBeams, 'numBeams');
+  if (count > mostBeams) throw optionError('numBeams', `1 to ${mostBeams}`, String(count));
+  const penalty = checkWithin(lengthPenalty ?? 1, 'lengthPenalty', 'a finite number', () => true);
+  const stopping = earlyStopping ?? false;
+  if (typeof stopping !== 'boolean' && stopping !== 'never') throw optionError('earlyStopping', "a boolean or 'never'", describe(stopping));
+  if (count === 1) return undefined;
+  if (temperature !== 0) throw optionError('temperature', '0 with beams', String(temperature));
+  if (topTokens !== 0) throw optionError('topTokens', '0 with beams', String(topTokens));
+  const { estimate, firstFull, never } = earlyStoppings;
+  return { count, lengthPenalty: penalty, earlyStopping: stopping === 'never' ? never : stopping ? firstFull : estimate };
+}
+
+/** The rules of the model, with those of the options in their place. Throws `E_OPTION`. */
+function readRules({ rules, vocabSize }: ModelInfo, given: GenerateOptions): TokenRules {
+  const forced = (name: 'forcedBos' | 'forcedEos'): number | undefined => {
+    const value = given[name];
+    return value === undefined ? rules[name] : value === null ? undefined : checkIds([value], name, vocabSize)[0];
+  };
+  const ids = (name: 'suppress' | 'beginSuppress'): readonly number[] =>
+    given[name] === undefined ? rules[name] : [...checkIds(given[name], name, vocabSize)];
+  const words = given.badWords === undefined ? rules.badWords : entriesOfList(given.badWords, 'badWords');
+  const badWords = words.map((word, at) => {
+    const tokens = [...checkIds(word, `badWords[${at}]`, vocabSize)];
+    if (tokens.length > 0) return tokens;
+    throw optionError(`badWords[${at}]`, 'one token id or more', 'none');
+  });
+  return { forcedBos: forced('forcedBos'), forcedEos: forced('forcedEos'), suppress: ids('suppress'), beginSuppress: ids('beginSuppress'), badWords };
+}
+
+function entriesOfList(value: unknown, argument: string): unknown[] {
+  if (Array.isArray(value)) return entriesOf(value, argument);
+  throw optionError(argument, 'an array of arrays of token ids', describe(value));
+}
+
 /** See {@link Model.generate} of types/models.ts. Throws for wrong options at once. */
 export function generate(
   engine: ModelEngine,
@@ -105,6 +134,15 @@ export function generate(
   const headScales = checkScales(options.headScales, info.numLayers * info.numHeads);
   const edits = readEdits(options.edits, engine);
   checkParts(edits, info, undefined);
+  const rules = readRules(info, options);
+  const search = readBeams(options);
+  const { encoder } = info;
+  for (const name of ['decoderInput', 'encoderEdits'] as const) {
+    if (encoder === undefined && options[name] !== undefined) throw optionError(name, `none for ${info.modelType}`, describe(options[name]));
+  }
+  const sourceEdits = engine.encoder && readEdits(options.encoderEdits, engine.encoder, 'encoderEdits');
+  // The tokens that the prompt becomes: of the encoder, if there is one.
+  const reader = encoder ?? info;
   if (options.addSpecialTokens !== undefined) checkFlag(options.addSpecialTokens, 'addSpecialTokens');
   const sampling = {
     temperature: checkWithin(options.temperature ?? 0, 'temperature', 'a finite number from 0 on', (value) => value >= 0),
@@ -118,17 +156,22 @@ export function generate(
   }
   const chat = isChat(prompt) ? checkChat(prompt) : undefined;
   const isIds = chat === undefined && typeof prompt !== 'string';
-  const ofIds = isIds ? checkIds(prompt, 'prompt', info.vocabSize, 'a text, messages, an Int32Array or an array of token ids') : undefined;
-  if (ofIds !== undefined) checkTokens(ofIds.length, info.maxTokens, 'prompt');
+  const ofIds = isIds ? checkIds(prompt, 'prompt', reader.vocabSize, 'a text, messages, an Int32Array or an array of token ids') : undefined;
+  if (ofIds !== undefined) checkTokens(ofIds.length, reader.maxTokens, 'prompt');
+  const decoderIds = encoder && decoderInputOf(options.decoderInput, info);
   return steps();
 
   async function* steps(): AsyncGenerator<GeneratedToken, void, undefined> {
     const needsTokenizer = !isIds || stop.texts.length > 0;
     const tokenizer = needsTokenizer ? await parts.findTokenizer() : await parts.findTokenizer().catch(() => undefined);
     const encoded = async (): Promise<Int32Array> =>
-      checkIds((await encodePrompt(parts, chat ?? (prompt as string), options, info)).ids, 'tokenizer', info.vocabSize);
-    const ids = ofIds ?? (await encoded());
-    checkTokens(ids.length, info.maxTokens, 'prompt');
+      checkIds((await encodePrompt(parts, chat ?? (prompt as string), options, reader)).ids, 'tokenizer', reader.vocabSize);
+    const read = ofIds ?? (await encoded());
+    checkTokens(read.length, reader.maxTokens, 'prompt');
+    const source = encoder && read;
+    if (encoder !== undefined && sourceEdits !== undefined) checkParts(sourceEdits, encoder, { tokens: read.length }, 'encoderEdits');
+    const ids = decoderIds === undefined ? read : await decoderIds(tokenizer);
+    checkTokens(ids.length, info.maxTokens, 'decoderInput');
     // The last token needs no place in the session.
     const most = Math.min(asked, info.maxTokens > 0 ? info.maxTokens - ids.length + 1 : Infinity);
     if (most === 0) return;
@@ -137,7 +180,10 @@ export function generate(
     const stream = tokenizer && new TextStream(tokenizer);
     const stops = new StopTexts(stop.texts);
     const capacity = Math.min(ids.length + most - 1, mostTokens) as Count;
-    const generation = engine.generation({ prompt: ids, capacity, cache, sampling, headScales, edits, topTokens });
+    const end = Math.min(ids.length + most, mostTokens);
+    const settings = { prompt: ids, capacity, cache, sampling, headScales, edits, topTokens, rules: numbersOf(rules), end, source, sourceEdits };
+    const beams = search && { ...search, stops: Int32Array.from(ends), most: end - ids.length };
+    const generation = engine.generation({ ...settings, beams });
     try {
       let turn = performance.now();
       for (let step = 1; ; step += 1) {

@@ -37,6 +37,7 @@ import { Analyses } from './analyses.js';
 import { checkChat, isChat } from './chat.js';
 import type { Batch, ModelEngine, PassCall, Place } from './core/engine.js';
 import { onThisThread } from './core/model.js';
+import { decoderInputOf } from './decoder_input.js';
 import { embed } from './embed.js';
 import { encodePrompt, generate } from './generate.js';
 import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
@@ -45,7 +46,7 @@ import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
 import { encodeText, textOf } from './tokenizer.js';
 import { makeTrainer, WasmModelTrainer } from './trainer.js';
 
-const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
+const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput', 'encoderLastHiddenState'] as const;
 const inputNames = {
   pair: plain,
   addSpecialTokens: plain,
@@ -53,6 +54,8 @@ const inputNames = {
   pixels: plain,
   headScales: plain,
   edits: plain,
+  decoderInput: plain,
+  encoderEdits: plain,
 } satisfies Names<InputOptions>;
 const encodeNames = { addSpecialTokens: plain } satisfies Names<EncodeOptions>;
 
@@ -75,6 +78,7 @@ export class OpenedModel implements Model {
 
   readonly info: ModelInfo;
   readonly labels: readonly string[];
+  readonly encoder: Model | undefined;
   readonly #engine: ModelEngine;
   readonly #parts: ModelParts;
   readonly #analyses: Analyses;
@@ -84,7 +88,9 @@ export class OpenedModel implements Model {
 
   constructor(engine: ModelEngine, parts: ModelParts) {
     makeDisposable(OpenedModel);
-    this.info = Object.freeze({ ...engine.info, endIds: Object.freeze([...engine.info.endIds]) });
+    this.encoder = engine.encoder && new OpenedModel(engine.encoder, parts);
+    const { endIds, rules, ...rest } = engine.info;
+    this.info = Object.freeze({ ...rest, endIds: Object.freeze([...endIds]), rules: Object.freeze(rules), encoder: this.encoder?.info });
     const { output, numLabels } = engine.info;
     this.labels = Object.freeze(output === 'questionAnswering' ? ['start', 'end'] : [...parts.labelsOf(numLabels)]);
     this.#engine = engine;
@@ -115,7 +121,7 @@ export class OpenedModel implements Model {
     const options = readOptions(given, encodeNames, 'encode');
     const checked = isChat(text) ? checkChat(text) : checkText(text, 'text');
     this.#engine.assertLive();
-    const { ids, tokens } = await encodePrompt(this.#parts, checked, options, this.info);
+    const { ids, tokens } = await encodePrompt(this.#parts, checked, options, this.#reader);
     return { ids, tokens };
   }
 
@@ -153,8 +159,17 @@ export class OpenedModel implements Model {
     return isOne ? (vectors[0] as Float32Array<ArrayBuffer>) : vectors;
   }
 
-  async attentions(input: ModelInput, given: AttentionsOptions = {}): Promise<ModelArray> {
-    const { layer, head, headScales, ...inputs } = readOptions(given, attentionsNames, 'attentions');
+  attentions(input: ModelInput, options: AttentionsOptions = {}): Promise<ModelArray> {
+    return this.#maps(input, readOptions(options, attentionsNames, 'attentions'), false);
+  }
+
+  async crossAttentions(input: ModelInput, options: AttentionsOptions = {}): Promise<ModelArray> {
+    const read = readOptions(options, attentionsNames, 'crossAttentions');
+    if (this.encoder === undefined) throw optionError('model', 'one with an encoder and a decoder', this.info.modelType);
+    return this.#maps(input, read, true);
+  }
+
+  async #maps(input: ModelInput, { layer, head, headScales, ...inputs }: AttentionsOptions, cross: boolean): Promise<ModelArray> {
     const [atLayer, atHead] = [placeOf(layer, 'layer'), placeOf(head, 'head')];
     const scales = this.#scales(headScales);
     const batch = await this.#read(input, inputs);
@@ -162,9 +177,10 @@ export class OpenedModel implements Model {
     const { numLayers, numHeads } = this.info;
     const wanted = [...(layer === undefined ? [numLayers] : []), ...(head === undefined ? [numHeads] : [])];
     const count = wanted.reduce((product, extent) => product * extent, 1);
-    const what = { kind: 'attentions', layer: atLayer, head: atHead } as const;
-    const { data } = await this.#array(batch, scales, what, [count, tokens, tokens]);
-    return { shape: [...wanted, tokens, tokens], data };
+    const what = { kind: 'attentions', layer: atLayer, head: atHead, cross } as const;
+    const keys = cross ? (batch.source as Int32Array).length : tokens;
+    const { data } = await this.#array(batch, scales, what, [count, tokens, keys]);
+    return { shape: [...wanted, tokens, keys], data };
   }
 
   async logits(input: ModelInput, given: LogitsOptions = {}): Promise<ModelArray> {
@@ -243,6 +259,11 @@ export class OpenedModel implements Model {
     return this.#parts.findTokenizer();
   }
 
+  /** The stack that reads a text. */
+  get #reader(): ModelInfo {
+    return this.info.encoder ?? this.info;
+  }
+
   /** Positions of the hidden states. */
   #positions({ tokens, pixels }: Batch): number {
     const { imageSize, patchSize } = this.info;
@@ -254,14 +275,31 @@ export class OpenedModel implements Model {
   }
 
   /** The input of one pass, copied before the first `await`: the caller may change its arrays after the call. */
-  async #read(input: unknown, { edits: given, ...options }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
+  async #read(input: unknown, { edits: given, encoderEdits, decoderInput, ...options }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
     const edits = readEdits(given, this.#engine);
-    const batch = await this.#readInput(input, options);
-    checkParts(edits, this.info, this.#positions(batch));
-    return { ...batch, edits };
+    const { encoder } = this.#engine;
+    if (encoder === undefined) {
+      for (const [name, value] of Object.entries({ decoderInput, encoderEdits })) {
+        if (value !== undefined) throw optionError(name, `none for ${this.info.modelType}`, describe(value));
+      }
+      const batch = await this.#readInput(input, options);
+      checkParts(edits, this.info, { tokens: this.#positions(batch) });
+      return { ...batch, edits };
+    }
+    const sourceEdits = readEdits(encoderEdits, encoder, 'encoderEdits');
+    const decoderIds = decoderInputOf(decoderInput, this.info);
+    const { ids: source } = await this.#readInput(input, options);
+    const ids = decoderIds(typeof decoderInput === 'string' ? await this.#tokenizer() : undefined);
+    checkTokens(ids.length, this.info.maxTokens, 'decoderInput');
+    checkParts(sourceEdits, encoder.info, { tokens: source.length }, 'encoderEdits');
+    checkParts(edits, this.info, { tokens: ids.length, source: source.length });
+    return { ids, batch: 1, tokens: ids.length as Count, edits, source, sourceEdits };
   }
 
-  async #readInput(input: unknown, { pair, addSpecialTokens, tokenTypes, pixels }: Omit<InputOptions, 'headScales' | 'edits'>): Promise<Batch> {
+  async #readInput(
+    input: unknown,
+    { pair, addSpecialTokens, tokenTypes, pixels }: Pick<InputOptions, 'pair' | 'addSpecialTokens' | 'tokenTypes' | 'pixels'>,
+  ): Promise<Batch> {
     if (pixels !== undefined) {
       const expected = this.info.takesPixels ? 'a Float32Array' : 'none for a model of token ids';
       if (!(pixels instanceof Float32Array) || !this.info.takesPixels) {
@@ -286,14 +324,14 @@ export class OpenedModel implements Model {
   /** Text or token ids. */
   async #sequence(input: unknown, argument: string, options: Pick<InputOptions, 'pair' | 'addSpecialTokens'> = {}): Promise<Batch> {
     this.#engine.assertLive();
-    const { maxTokens, tokenTypes, vocabSize } = this.info;
+    const { maxTokens, tokenTypes, vocabSize, causal } = this.#reader;
     if (typeof input !== 'string') {
       if (options.pair !== undefined) throw optionError('pair', 'none beside token ids', 'a text');
       const ids = checkIds(input, argument, vocabSize, textOrIds);
       checkTokens(ids.length, maxTokens, argument);
       return { ids, batch: 1, tokens: ids.length as Count };
     }
-    const encoded = encodeText(await this.#tokenizer(), input, options, this.info.causal);
+    const encoded = encodeText(await this.#tokenizer(), input, options, causal);
     const ids = checkIds(encoded.ids, 'tokenizer', vocabSize);
     checkTokens(ids.length, maxTokens, argument);
     // RoBERTa has one type of tokens, but its tokenizer gives the second text of a pair another one.
@@ -333,14 +371,19 @@ export class OpenedModel implements Model {
     if (wanted.includes('poolerOutput') && !info.hasPooler) {
       throw optionError('poolerOutput', 'a model with a pooler', `${info.modelType} without`);
     }
+    const source = batch.source?.length;
+    if (wanted.includes('encoderLastHiddenState') && source === undefined) {
+      throw optionError('encoderLastHiddenState', 'a model with an encoder and a decoder', info.modelType);
+    }
     const shapes: Record<ForwardOutput, readonly number[]> = {
       hiddenStates: [info.numLayers + 1, 1, tokens, info.embedDim],
       lastHiddenState: [1, tokens, info.embedDim],
       logits: logits[info.output],
       poolerOutput: [1, info.embedDim],
+      encoderLastHiddenState: [1, source ?? 0, info.embedDim],
     };
     const given = outputNames.map((name) => (wanted.includes(name) ? (shapes[name] as Extents) : undefined));
-    const captured = captures.map((place) => shapeOf(place, info, tokens) as readonly number[] as Extents);
+    const captured = captures.map((place) => shapeOf(place, info, { tokens, source }) as readonly number[] as Extents);
     const results = await this.#engine.run({ batch, headScales, what: { kind: 'forward', captures }, outputs: [...given, ...captured] });
     const one = (name: ForwardOutput): ModelArray => {
       const shape = shapes[name];

@@ -19,27 +19,41 @@ const captureNames = { site: plain, layer: plain, heads: plain } satisfies Names
 const placeNames = { site: plain, layer: plain } satisfies Names<GradientPlace>;
 const editNames = { ...captureNames, tokens: plain, ...Object.fromEntries(actionNames.map((name) => [name, plain])) };
 
+/** Tokens of a pass, and of the encoder before it. */
+export interface TokenCounts {
+  readonly tokens: number;
+  readonly source?: number | undefined;
+}
+
 /** The site's axes without that of sequences, and which of them are those of tokens and heads. */
-function axesOf(site: number, info: ModelInfo, tokens: number): { shape: number[]; tokenAxis: number; headAxis?: number } {
+function axesOf(site: number, info: ModelInfo, { tokens, source = 0 }: TokenCounts): { shape: number[]; tokenAxis: number; headAxis?: number } {
   const { embedDim, headDim, mlpDim, numHeads, numKvHeads } = info;
   switch (siteNames[site]) {
     case 'q':
     case 'z':
+    case 'cross_q':
+    case 'cross_z':
       return { shape: [tokens, numHeads, headDim], tokenAxis: 0, headAxis: 1 };
     case 'k':
     case 'v':
       return { shape: [tokens, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
+    case 'cross_k':
+    case 'cross_v':
+      return { shape: [source, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
     case 'scores':
     case 'pattern':
       return { shape: [numHeads, tokens, tokens], tokenAxis: 1, headAxis: 0 };
+    case 'cross_scores':
+    case 'cross_pattern':
+      return { shape: [numHeads, tokens, source], tokenAxis: 1, headAxis: 0 };
     default:
       return { shape: [tokens, siteNames[site] === 'mlp_hidden' ? mlpDim : embedDim], tokenAxis: 0 };
   }
 }
 
 /** The shape of a value with its heads. */
-export function shapeOf({ site, heads }: Place, info: ModelInfo, tokens: number): number[] {
-  const { shape, headAxis } = axesOf(site, info, tokens);
+export function shapeOf({ site, heads }: Place, info: ModelInfo, counts: TokenCounts): number[] {
+  const { shape, headAxis } = axesOf(site, info, counts);
   if (heads !== undefined && headAxis !== undefined) shape[headAxis] = heads.length;
   return shape;
 }
@@ -55,6 +69,11 @@ function checkBelow(value: unknown, argument: string, end: number): number {
   throw optionError(argument, end === Infinity ? 'whole numbers ≥ 0' : `0 to ${end - 1}`, describe(value));
 }
 
+const oneToken: TokenCounts = { tokens: 1, source: 1 };
+
+/** Sites whose tokens are those of the encoder. */
+const isOfSource = (site: number): boolean => siteNames[site] === 'cross_k' || siteNames[site] === 'cross_v';
+
 /** The number of a site in the core. */
 export const siteOf = (value: unknown, argument: string): Place['site'] =>
   siteNames.indexOf(checkChoice(value as Site, siteNames, argument)) as Place['site'];
@@ -63,7 +82,7 @@ function readPlace(given: Capture, argument: string, info: ModelInfo): Place {
   const site = siteOf(given.site, `${argument}.site`);
   const layer = checkBelow(given.layer, `${argument}.layer`, info.numLayers);
   if (given.heads === undefined) return { site, layer };
-  const { shape, headAxis } = axesOf(site, info, 1);
+  const { shape, headAxis } = axesOf(site, info, oneToken);
   const name = `${argument}.heads`;
   if (headAxis === undefined) throw optionError(name, `none: ${given.site} has no heads`, describe(given.heads));
   const heads = checkPlaces(given.heads, name, shape[headAxis] as number);
@@ -113,11 +132,11 @@ export function numbersOf(value: unknown, argument: string): NonNullable<PlacedE
 }
 
 /** Copies edits. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`. */
-export function readEdits(given: unknown, engine: ModelEngine): PlacedEdit[] {
-  const list = listOf(given, 'edits');
-  if (list.length > 0) checkThread(engine, 'edits');
+export function readEdits(given: unknown, engine: ModelEngine, option = 'edits'): PlacedEdit[] {
+  const list = listOf(given, option);
+  if (list.length > 0) checkThread(engine, option);
   return list.map((each, at) => {
-    const argument = `edits[${at}]`;
+    const argument = `${option}[${at}]`;
     checkOptions(each, editNames, argument);
     const edit = each as Capture & { readonly tokens?: unknown } & Readonly<Record<string, unknown>>;
     const names = actionNames.filter((name) => edit[name] !== undefined);
@@ -134,22 +153,25 @@ export function readEdits(given: unknown, engine: ModelEngine): PlacedEdit[] {
   });
 }
 
-/** Checks the parts of edits once the number of tokens is known; undefined in a session. Throws `E_OPTION`, `E_SHAPE`. */
-export function checkParts(edits: readonly PlacedEdit[], info: ModelInfo, count: number | undefined): void {
+/** Checks the parts of edits once the numbers of tokens are known; undefined in a session. Throws `E_OPTION`, `E_SHAPE`. */
+export function checkParts(edits: readonly PlacedEdit[], info: ModelInfo, counts: TokenCounts | undefined, option = 'edits'): void {
   edits.forEach((edit, at) => {
     const { tokens, action, value } = edit;
-    const argument = `edits[${at}]`;
-    for (const token of tokens ?? []) checkBelow(token, `${argument}.tokens`, count ?? (info.maxTokens || Infinity));
+    const argument = `${option}[${at}]`;
+    const ofSource = isOfSource(edit.site);
+    const count = ofSource ? counts?.source : counts?.tokens;
+    const most = (ofSource ? info.encoder : info)?.maxTokens || Infinity;
+    for (const token of tokens ?? []) checkBelow(token, `${argument}.tokens`, count ?? most);
     if (value === undefined) return;
     const name = `${argument}.${actionNames[action]}`;
     if (action === editActions.replace) {
-      if (count === undefined) throw optionError(name, 'set, add or scale where a text grows', 'replace');
-      const whole = shapeOf({ ...edit, heads: undefined }, info, count);
+      if (counts === undefined) throw optionError(name, 'set, add or scale where a text grows', 'replace');
+      const whole = shapeOf({ ...edit, heads: undefined }, info, counts);
       if (whole.join() !== value.shape.join()) throw shapeError(name, formatShape(whole), formatShape(value.shape));
       return;
     }
-    const part = shapeOf(edit, info, count ?? 1);
-    const { tokenAxis } = axesOf(edit.site, info, 1);
+    const part = shapeOf(edit, info, counts ?? oneToken);
+    const { tokenAxis } = axesOf(edit.site, info, oneToken);
     if (tokens !== undefined) part[tokenAxis] = tokens.length;
     const missing = part.length - value.shape.length;
     const fits = value.shape.every((extent, axis) => extent === 1 || extent === part[axis + missing]);

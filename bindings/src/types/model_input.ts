@@ -37,6 +37,13 @@ export interface InputOptions extends PassOptions, EncodeOptions {
   readonly tokenTypes?: Int32Array | readonly number[] | undefined;
   /** Changes of values inside the model, as {@link Edit} says. Not for models in workers. Default none. */
   readonly edits?: readonly Edit[] | undefined;
+  /**
+   * Encoder–decoder models, whose input is the encoder's: the decoder's token ids, as they are, or a text, which gets
+   * `info.decoderStart` in front. All other outputs and options are the decoder's. Default: `info.decoderStart` alone.
+   */
+  readonly decoderInput?: ModelInput | undefined;
+  /** Encoder–decoder models: changes of values inside the encoder. Not for models in workers. Default none. */
+  readonly encoderEdits?: readonly Edit[] | undefined;
   /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
   readonly pixels?: Float32Array | undefined;
 }

@@ -156,7 +156,24 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
  */
 export type Pooling = 'mean' | 'firstToken' | 'lastToken' | 'max' | 'meanSqrtLength' | 'weightedMean';
 
-/** What a model is. */
+/**
+ * Which tokens a generation must choose, or may not. Names are those of transformers: `forcedBos` is `forced_bos_token_id`,
+ * `suppress` is `suppress_tokens`.
+ */
+export interface TokenRules {
+  /** The decoder's second token; undefined for none. */
+  readonly forcedBos: number | undefined;
+  /** The last token if `maxNewTokens` ends the text; undefined for none. */
+  readonly forcedEos: number | undefined;
+  /** Tokens that are never chosen. */
+  readonly suppress: readonly number[];
+  /** Tokens that are not the first one, after a `forcedBos`. */
+  readonly beginSuppress: readonly number[];
+  /** Sequences whose last token is not chosen. */
+  readonly badWords: readonly (readonly number[])[];
+}
+
+/** What a model is. Of an encoder–decoder model, what its decoder is. */
 export interface ModelInfo {
   /** `model_type` of config.json. */
   readonly modelType: string;
@@ -211,6 +228,12 @@ export interface ModelInfo {
   readonly maxSeqLength: number;
   /** Tokens that end a text, of config.json and generation_config.json. */
   readonly endIds: readonly number[];
+  /** The encoder of an encoder–decoder model; undefined for others. */
+  readonly encoder: ModelInfo | undefined;
+  /** The first token of a decoder with an encoder, `decoder_start_token_id`; undefined without one. */
+  readonly decoderStart: number | undefined;
+  /** Of an encoder–decoder model's generation_config.json; no rules for others. */
+  readonly rules: TokenRules;
 }
 
 /** Options of {@link Model.generate}. */
@@ -248,6 +271,32 @@ export interface GenerateOptions extends EncodeOptions {
    * cache: each step computes all tokens. Not for models in workers. Default none.
    */
   readonly edits?: readonly SessionEdit[] | undefined;
+  /** The second token of a decoder with an encoder, such as a language; null for none. Default: as {@link ModelInfo.rules}. */
+  readonly forcedBos?: number | null | undefined;
+  /** The last token if `maxNewTokens` ends the text; null for none. Default: as {@link ModelInfo.rules}. */
+  readonly forcedEos?: number | null | undefined;
+  /** Token ids that are never chosen. Default: as {@link ModelInfo.rules}. */
+  readonly suppress?: readonly number[] | undefined;
+  /** Token ids that are not chosen first. Default: as {@link ModelInfo.rules}. */
+  readonly beginSuppress?: readonly number[] | undefined;
+  /** Sequences of token ids that are not written. Default: as {@link ModelInfo.rules}. */
+  readonly badWords?: readonly (readonly number[])[] | undefined;
+  /**
+   * Sequences that are searched side by side for the likeliest one, at most 64; default 1, none. With more, `temperature` must be 0,
+   * and all steps come when the search has ended.
+   */
+  readonly numBeams?: number | undefined;
+  /** With beams: the log-probability of a sequence that ended is divided by (its length)^lengthPenalty; default 1. */
+  readonly lengthPenalty?: number | undefined;
+  /**
+   * When a search ends, after `numBeams` sequences have ended: true at once; false, the default, when no other would be better if it
+   * ended now; `'never'` when no other can become better. As in transformers.
+   */
+  readonly earlyStopping?: boolean | 'never' | undefined;
+  /** Encoder–decoder models: what the text begins with, as {@link InputOptions.decoderInput}; it is not part of the new text. */
+  readonly decoderInput?: ModelInput | undefined;
+  /** Encoder–decoder models: changes of values inside the encoder, as {@link InputOptions.encoderEdits}. */
+  readonly encoderEdits?: InputOptions['encoderEdits'];
   /** Aborting ends the iteration with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
@@ -347,7 +396,7 @@ export interface LogitsOptions extends InputOptions {
 }
 
 /** Names of the outputs of {@link Model.forward}. */
-export type ForwardOutput = 'hiddenStates' | 'lastHiddenState' | 'logits' | 'poolerOutput';
+export type ForwardOutput = 'hiddenStates' | 'lastHiddenState' | 'logits' | 'poolerOutput' | 'encoderLastHiddenState';
 
 /** Options of {@link Model.forward}. */
 export type ForwardOptions<R extends readonly ForwardOutput[] | undefined> = InputOptions &
@@ -363,7 +412,7 @@ export type ForwardOptions<R extends readonly ForwardOutput[] | undefined> = Inp
 
 /**
  * The outputs of {@link Model.forward}: `hiddenStates` (numLayers + 1, N, embedDim), `lastHiddenState` (N, embedDim),
- * `logits` (N, vocabSize), (N, numLabels) or (numLabels), `poolerOutput` (embedDim).
+ * `logits` (N, vocabSize), (N, numLabels) or (numLabels), `poolerOutput` (embedDim), `encoderLastHiddenState` (S, embedDim).
  */
 export type ForwardResult<R extends readonly ForwardOutput[]> = Readonly<Record<R[number], ModelArray>>;
 
@@ -450,6 +499,11 @@ export interface Model extends ModelAnalyses {
   readonly info: ModelInfo;
   /** Names of the classes by `id2label` of config.json, `start` and `end` for question answering; empty without classes. */
   readonly labels: readonly string[];
+  /**
+   * The encoder of an encoder–decoder model as a model by itself, which shares the weights: its attentions, embeddings and values.
+   * It is disposed with the model. Undefined for other models.
+   */
+  readonly encoder: Model | undefined;
   /** Number of workers in which the model lives; 0 if it lives on the calling thread. */
   readonly workers: number;
   /** True after dispose(). */
@@ -469,7 +523,7 @@ export interface Model extends ModelAnalyses {
   decode(ids: Int32Array | readonly number[]): Promise<string>;
 
   /**
-   * Continues a prompt, token by token. A stop id is given as the last token. The last step says why the generation ended; with
+   * Continues a prompt, token by token. An encoder–decoder model reads the prompt with its encoder and writes a new text. A stop id is given as the last token. The last step says why the generation ended; with
    * `maxNewTokens: 0` there is none. Options and token ids are checked by the call itself, which throws; the steps throw the rest.
    *
    * @throws {MultiheadError} `E_OPTION` for a model that is not a language model, a prompt that is empty or too long, messages
@@ -498,6 +552,14 @@ export interface Model extends ModelAnalyses {
    * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
    */
   attentions(input: ModelInput, options?: AttentionsOptions): Promise<ModelArray>;
+  /**
+   * The weights of cross-attention of an encoder–decoder model, (N, S): a row for each token of `decoderInput`, a column for each
+   * token of the input. Layers and heads as in attentions(), which gives the decoder's self-attention; `encoder.attentions(input)`
+   * gives the encoder's.
+   *
+   * @throws {MultiheadError} `E_OPTION`, also for a model without cross-attention; `E_MEMORY`
+   */
+  crossAttentions(input: ModelInput, options?: AttentionsOptions): Promise<ModelArray>;
   /**
    * Language models: (vocabSize), or (N, vocabSize) with `positions: 'all'`. Masked language models (N, vocabSize),
    * classification (numLabels), token classification (N, numLabels), question answering (N, 2): start and end.

@@ -3,8 +3,8 @@
 import type { NestedNumbers, TensorLike } from './tensor.js';
 
 /**
- * A value of a layer. N tokens, H query heads, K key/value heads, D width of a head, E width of the residual stream, M width of
- * the MLP:
+ * A value of a layer. N tokens, S tokens of the encoder, H query heads, K key/value heads, D width of a head, E width of the
+ * residual stream, M width of the MLP:
  *
  * - `resid_pre` (N, E): input of the layer
  * - `q` (N, H, D), `k` and `v` (N, K, D): queries and keys as they enter the dot product, and values
@@ -17,9 +17,18 @@ import type { NestedNumbers, TensorLike } from './tensor.js';
  * - `mlp_out` (N, E): what the MLP adds to the residual stream
  * - `resid_post` (N, E): output of the layer, which is `resid_pre` of the next one
  *
+ * and of cross-attention in decoders with an encoder, between `resid_mid` and `mlp_hidden`:
+ *
+ * - `cross_q` (N, H, D), `cross_k` and `cross_v` (S, K, D): queries, and keys and values of the encoder's tokens
+ * - `cross_scores` and `cross_pattern` (H, N, S), `cross_z` (N, H, D): as without `cross_`
+ * - `cross_attn_out` (N, E): what cross-attention adds to the residual stream
+ * - `resid_mid_cross` (N, E): between cross-attention and MLP
+ *
  * The names are those of TransformerLens, but `q` and `k` are taken after the norm of heads and the rotary embedding.
  */
-export type Site = 'resid_pre' | 'q' | 'k' | 'v' | 'scores' | 'pattern' | 'z' | 'attn_out' | 'resid_mid' | 'mlp_hidden' | 'mlp_out' | 'resid_post';
+export type Site =
+  | ('resid_pre' | 'q' | 'k' | 'v' | 'scores' | 'pattern' | 'z' | 'attn_out' | 'resid_mid' | 'mlp_hidden' | 'mlp_out' | 'resid_post')
+  | ('cross_q' | 'cross_k' | 'cross_v' | 'cross_scores' | 'cross_pattern' | 'cross_z' | 'cross_attn_out' | 'resid_mid_cross');
 
 /** A value to read. */
 export interface Capture {
@@ -36,7 +45,7 @@ export type EditValue = number | Float32Array | NestedNumbers | TensorLike;
 
 /** The part of a value that changes. */
 export interface EditPlace extends Capture {
-  /** Only these positions, in `scores` and `pattern` of queries. Default all. */
+  /** Only these positions, in `scores` and `pattern` of queries, in `cross_k` and `cross_v` of the encoder. Default all. */
   readonly tokens?: readonly number[] | undefined;
 }
 

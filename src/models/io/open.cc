@@ -218,8 +218,8 @@ Status open(const std::string& folder, const std::string& config_file, const Ope
       fs::path place;
       MULTIHEAD_TRY(read_settings(folder, config_file, config, place));
       // A configuration that is not supported is refused before any weights are looked at.
-      Architecture architecture;
-      MULTIHEAD_TRY(read_architecture(config, architecture));
+      Architecture architecture, encoder;
+      MULTIHEAD_TRY(read_architecture(config, architecture, encoder));
       MULTIHEAD_TRY(read_weights(folder, place, config, tensors));
     }
     ModelLoader loader;

@@ -20,7 +20,9 @@ struct Probe {
   std::span<const models::Capture> captures = {};
   std::span<const models::Edit> edits = {};
   int64_t layer = 0;
-  int64_t first_token = 0;  // position of the first row, after the tokens of a cache
+  // Position of the first row, after the tokens of a cache. 0 when the source's keys and values are
+  // computed, which the first call does.
+  int64_t first_token = 0;
 };
 
 // Cosines and sines of the tokens' positions, (tokens, step), of which `pairs` are used.
@@ -45,6 +47,16 @@ struct RelativeContent {
   bool given() const { return rows > 0; }
 };
 
+// What cross-attention reads: the output of the encoder, as each layer of a decoder has it.
+struct Source {
+  Tensor state = {};                // (batch * tokens, width)
+  int64_t tokens = 0;               // of each sequence
+  AttentionOptions attention = {};  // scale and mask
+  KVCache* cache = nullptr;         // keeps the keys and values of the first pass; null: none
+
+  bool is_cached() const { return cache != nullptr && cache->length(0) > 0; }
+};
+
 struct LayerCall {
   const LayerParameters* parameters = nullptr;
   int64_t batch = 1, tokens = 0;
@@ -53,6 +65,7 @@ struct LayerCall {
   AttentionOptions attention = {};
   KVCache* cache = nullptr;  // the tokens are the next ones after the cache's; null: all there are
   std::span<const float> head_scales = {};
+  Source source = {};
   const Probe* probe = nullptr;
   // For backward(): where gradients of parameters are added, f32; those not given are not computed.
   const LayerParameters* gradients = nullptr;
@@ -66,7 +79,7 @@ class Frame {
  public:
   // Memory that all layers use in turn: values share it as plan() decided. bind() gives a layer's
   // values their places; `x` is its input and then its output.
-  void lay_out(const Graph& graph, int64_t rows, rules::Arena& take);
+  void lay_out(const Graph& graph, int64_t rows, int64_t source_rows, rules::Arena& take);
   void bind(const Graph& graph, const LayerCall& call, float* x);
   // Memory of one layer for backward(): values that it reads are not overwritten.
   void lay_out_kept(const Graph& graph, const LayerCall& call, float* input, float* output,
@@ -77,7 +90,7 @@ class Frame {
                          rules::Arena& take);
 
   float* data(ValueId id) const { return place(id).data; }
-  // (rows, width)
+  // (rows, width); values of the source have its rows and tokens.
   Tensor rows(ValueId id) const;
   // (batch, heads, tokens, width of a head)
   Tensor heads(ValueId id) const;
@@ -94,11 +107,14 @@ class Frame {
   enum class Memory : uint8_t { kShared, kKept, kGradients };
 
   Place& place(ValueId id) const { return places_[id]; }
+  int64_t tokens_of(ValueId id) const {
+    return graph_->value(id).of_source ? source_tokens_ : tokens_;
+  }
   void fill(const Graph& graph, const LayerCall& call, float* input, float* output, Memory memory,
             rules::Arena* take);
 
   const Graph* graph_ = nullptr;
-  int64_t batch_ = 0, tokens_ = 0;
+  int64_t batch_ = 0, tokens_ = 0, source_tokens_ = 0;
   Place* places_ = nullptr;
   float** slots_ = nullptr;
   float* lse_ = nullptr;
@@ -113,6 +129,8 @@ inline bool acts(const Operation& operation, const LayerCall& call) {
       return (call.parameters->*operation.norm).given();
     case Operation::Kind::kRotate:
       return call.rotation.given();
+    case Operation::Kind::kProject:
+      return !operation.cross || !call.source.is_cached();
     case Operation::Kind::kScaleHeads:
       return !call.head_scales.empty();
     default:

@@ -38,8 +38,7 @@ class Forward {
         rotate_heads(call_.rotation, frame_.heads(op.in), frame_.heads(op.out), context_);
         return {};
       case Operation::Kind::kAttend:
-        return attend(frame_.heads(op.in), frame_.heads(op.in2), frame_.heads(op.in3),
-                      frame_.heads(op.out));
+        return attend(op);
       case Operation::Kind::kScaleHeads:
         if (!frame_.same_place(op.in, op.out)) {
           engine::copy_rows(frame_.heads(op.in), frame_.heads(op.out), context_);
@@ -81,7 +80,7 @@ class Forward {
     const LayerParameters& p = *call_.parameters;
     if (graph_.norms_all_heads && p.q_norm.given()) return false;
     for (const Operation& op : graph_.operations) {
-      if (op.kind != Operation::Kind::kAttend) continue;
+      if (op.kind != Operation::Kind::kAttend || op.cross) continue;
       const Value &q = graph_.value(op.in), &k = graph_.value(op.in2);
       return p.q.is_share && p.k.is_share && p.v.is_share && call_.cache != nullptr &&
              KVCache::Internals::is_share(*call_.cache) && team.computes_own(k.heads, q.width) &&
@@ -137,22 +136,30 @@ class Forward {
     return team->exchange_outputs(hidden.data, hidden.shape[0], hidden.strides[0], width);
   }
 
-  Status attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& z) const {
-    if (call_.cache != nullptr) return attend_cached(q, k, v, z);
-    AttentionOptions options = call_.attention;
-    if (call_.content.given()) {
+  Status attend(const Operation& op) const {
+    const Tensor q = frame_.heads(op.in), k = frame_.heads(op.in2), v = frame_.heads(op.in3);
+    const Tensor z = frame_.heads(op.out);
+    AttentionOptions options = op.cross ? call_.source.attention : call_.attention;
+    if (op.cross && call_.source.cache != nullptr) {
+      KVCache& cache = *call_.source.cache;
+      if (!call_.source.is_cached()) MULTIHEAD_TRY(cache.append(k, v, {}, &context_));
+      return cache.attend(q, options, {.out = z}, context_);
+    }
+    if (!op.cross && call_.cache != nullptr) return attend_cached(q, k, v, z);
+    if (!op.cross && call_.content.given()) {
       MULTIHEAD_TRY(add_content(q, call_.parameters->k, true));
       MULTIHEAD_TRY(add_content(k, call_.parameters->q, false));
       options.bias = {call_.content.bias, {q.shape[0], q.shape[1], q.shape[2], q.shape[2]}};
     }
-    if (call_.probe != nullptr && changes_weights(*call_.probe)) {
-      return attend_changed(*call_.probe, q, k, v, options, z, context_);
+    const Weighting sites = op.cross ? kCrossWeighting : kWeighting;
+    if (call_.probe != nullptr && changes_weights(*call_.probe, sites)) {
+      return attend_changed(*call_.probe, sites, q, k, v, options, z, context_);
     }
     std::vector<ScoreCapture> captures;
     std::vector<int32_t> heads;
-    if (call_.probe != nullptr) list_captures(*call_.probe, captures, heads);
-    return attention(q, k, v, options, {.out = z, .lse = frame_.lse(), .captures = captures},
-                     context_);
+    if (call_.probe != nullptr) list_captures(*call_.probe, sites, captures, heads);
+    const Tensor lse = op.cross ? Tensor() : frame_.lse();
+    return attention(q, k, v, options, {.out = z, .lse = lse, .captures = captures}, context_);
   }
 
   // Writes the products of queries with relative positions to the bias, or adds those of keys.
@@ -252,8 +259,10 @@ Status play(size_t first, const Graph& graph, const Frame& frame, const LayerCal
   const Forward player(graph, frame, call, context);
   for (size_t at = first; at < graph.operations.size(); ++at) {
     const Operation& op = graph.operations[at];
-    if (acts(op, call)) MULTIHEAD_TRY(player.run(op));
-    if (call.probe == nullptr) continue;
+    const bool acting = acts(op, call);
+    if (acting) MULTIHEAD_TRY(player.run(op));
+    // Cached keys and values of the source were visited when they were computed.
+    if (call.probe == nullptr || (op.cross && !acting)) continue;
     for (size_t id = 0; id < graph.values.size(); ++id) {
       if (graph.values[id].writer != static_cast<int>(at)) continue;
       MULTIHEAD_TRY(visit(*call.probe, graph, frame, static_cast<ValueId>(id)));

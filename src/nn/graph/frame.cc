@@ -7,12 +7,13 @@
 
 namespace multihead::nn {
 
-void Frame::lay_out(const Graph& graph, int64_t rows, rules::Arena& take) {
+void Frame::lay_out(const Graph& graph, int64_t rows, int64_t source_rows, rules::Arena& take) {
   take(places_, graph.values.size());
   take(slots_, graph.slots.size());
   for (size_t slot = 0; slot < graph.slots.size(); ++slot) {
     float* data = nullptr;
-    take(data, saturated_elements({rows, graph.slots[slot]}));
+    const bool of_source = graph.source != kNoValue && slot + 1 == graph.slots.size();
+    take(data, saturated_elements({of_source ? source_rows : rows, graph.slots[slot]}));
     if (slots_ != nullptr) slots_[slot] = data;
   }
 }
@@ -47,6 +48,7 @@ void Frame::fill(const Graph& graph, const LayerCall& call, float* input, float*
   graph_ = &graph;
   batch_ = call.batch;
   tokens_ = call.tokens;
+  source_tokens_ = call.source.tokens;
   // The arena counts without memory first. Places are then of no use.
   const bool counts = places_ == nullptr;
   const auto at = [&](ValueId id) { return counts ? Place{} : place(id); };
@@ -82,6 +84,8 @@ void Frame::fill(const Graph& graph, const LayerCall& call, float* input, float*
     Place to{nullptr, value.width};
     if (id == graph.input) {
       to.data = input;
+    } else if (id == graph.source) {
+      to.data = call.source.state.data;
     } else if (writer != nullptr && !acts(*writer, call)) {
       to = at(writer->in);
     } else if (value.whole != kNoValue) {
@@ -105,7 +109,7 @@ void Frame::fill(const Graph& graph, const LayerCall& call, float* input, float*
 }
 
 Tensor Frame::rows(ValueId id) const {
-  return {place(id).data, {batch_ * tokens_, graph_->value(id).width}, {place(id).stride, 1}};
+  return {place(id).data, {batch_ * tokens_of(id), graph_->value(id).width}, {place(id).stride, 1}};
 }
 
 Tensor Frame::heads(ValueId id) const {
@@ -117,8 +121,8 @@ Tensor Frame::heads(ValueId id) const {
     if (origin.whole != kNoValue && same_place(from, id)) step = origin.head_step;
   }
   return {place(id).data,
-          {batch_, value.heads, tokens_, width},
-          {tokens_ * place(id).stride, step, place(id).stride, 1}};
+          {batch_, value.heads, tokens_of(id), width},
+          {tokens_of(id) * place(id).stride, step, place(id).stride, 1}};
 }
 
 Tensor Frame::lse() const {

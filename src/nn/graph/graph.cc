@@ -35,7 +35,8 @@ void share_memory(Graph& graph, const std::vector<Life>& lives) {
   std::vector<ValueId> owners;
   for (size_t at = 0; at < graph.values.size(); ++at) {
     const auto id = static_cast<ValueId>(at);
-    if (lives[at].last >= 0 && owner_of(graph, id) == id && id != graph.input) owners.push_back(id);
+    const bool own = !graph.value(id).of_source && id != graph.input;
+    if (lives[at].last >= 0 && owner_of(graph, id) == id && own) owners.push_back(id);
   }
   const auto life = [&](ValueId id) { return lives[static_cast<size_t>(id)]; };
   std::sort(owners.begin(), owners.end(), [&](ValueId a, ValueId b) {
@@ -62,6 +63,15 @@ void share_memory(Graph& graph, const std::vector<Life>& lives) {
     int64_t& width = graph.slots[static_cast<size_t>(best)];
     width = std::max(width, value.width);
     busy_until[static_cast<size_t>(best)] = life(id).last;
+  }
+  if (graph.source == kNoValue) return;
+  // Keys and values of the source have more or fewer rows than the other values.
+  graph.slots.push_back(0);
+  for (Value& value : graph.values) {
+    if (!value.of_source || value.whole != kNoValue) continue;
+    value.slot = static_cast<int>(graph.slots.size()) - 1;
+    if (&value != &graph.values[static_cast<size_t>(graph.source)])
+      graph.slots.back() = value.width;
   }
 }
 

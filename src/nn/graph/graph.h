@@ -27,6 +27,7 @@ struct Value {
   // Columns of another value. The first head begins at `column`, each next one head_step further.
   ValueId whole = kNoValue;
   int64_t column = 0, head_step = 0;
+  bool of_source = false;  // its tokens are those of LayerCall::source
   // The value that this one takes the place of in memory. The operation that writes it is the last
   // one that reads the replaced value.
   ValueId replaces = kNoValue;
@@ -43,7 +44,8 @@ struct Operation {
     kProject,     // out = in W^T + b
     kNormHeads,   // out = RMS norm of each head of `in`
     kRotate,      // out = rotary embedding of `in`
-    kAttend,      // out = attention of queries in, keys in2, values in3; once in a list at most
+    kAttend,      // out = attention of queries in, keys in2, values in3; once in a list at most,
+                  // and once with `cross`
     kScaleHeads,  // out = head_scales * in
     kScale,       // out = number * in
     kClamp,       // out = in, at least -number and at most number
@@ -60,6 +62,9 @@ struct Operation {
   Projection LayerParameters::*projection = nullptr;
   Share share = Share::kNone;
   float number = 0.0F;  // of kScale and kClamp
+  // Of cross-attention: kProject makes keys or values of the source, unless they are cached, and
+  // kAttend reads them.
+  bool cross = false;
 
   // Set by plan(): of kAdd, true if in2's gradient may be the memory of out's gradient.
   bool lends_gradient = false;
@@ -69,10 +74,12 @@ struct Graph {
   std::vector<Value> values;          // values before those that they make columns of or replace
   std::vector<Operation> operations;  // in the order of computation
   ValueId input = kNoValue, output = kNoValue;  // resid_pre and resid_post
+  ValueId source = kNoValue;  // output of the encoder, if there is cross-attention
   NormKind norm;
   Activation activation = Activation::kGelu;
   bool norms_all_heads = false;  // kNormHeads normalizes the heads of a token as one row
-  std::vector<int64_t> slots;    // widths; set by plan()
+  // Widths, set by plan(). With a source, the last one is that of its keys and values.
+  std::vector<int64_t> slots;
 
   ValueId add(const Value& value) {
     values.push_back(value);

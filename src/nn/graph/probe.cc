@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -29,10 +30,13 @@ struct View {
   Tensor array;
   Site site;
 
-  bool is_weights() const { return site == Site::kScores || site == Site::kPattern; }
+  bool is_scores() const { return site == Site::kScores || site == Site::kCrossScores; }
+  bool is_weights() const { return kWeighting.has(site) || kCrossWeighting.has(site); }
   bool has_heads() const {
-    return is_weights() || site == Site::kQ || site == Site::kK || site == Site::kV ||
-           site == Site::kZ;
+    constexpr Site kOfHeads[] = {Site::kQ,      Site::kK,      Site::kV,      Site::kZ,
+                                 Site::kCrossQ, Site::kCrossK, Site::kCrossV, Site::kCrossZ};
+    return is_weights() ||
+           std::find(std::begin(kOfHeads), std::end(kOfHeads), site) != std::end(kOfHeads);
   }
 };
 
@@ -103,7 +107,7 @@ bool apply(const Edit& edit, const View& view, int64_t first_token) {
                                                 (whole ? head : h) * from.head;
         float* const row = view.array.data + b * strides[0] + head * strides[1] +
                            (token - first_token) * strides[2];
-        finite &= change_row(edit, value, from.number, view.site == Site::kScores, row, shape[3]);
+        finite &= change_row(edit, value, from.number, view.is_scores(), row, shape[3]);
       }
     }
   }
@@ -174,14 +178,15 @@ Status visit(const Probe& probe, const Graph& graph, const Frame& frame, ValueId
   return change_and_copy(probe, view);
 }
 
-bool changes_weights(const Probe& probe) {
+bool changes_weights(const Probe& probe, const Weighting& sites) {
   return std::any_of(probe.edits.begin(), probe.edits.end(), [&](const Edit& edit) {
-    return edit.layer == probe.layer && (edit.site == Site::kScores || edit.site == Site::kPattern);
+    return edit.layer == probe.layer && sites.has(edit.site);
   });
 }
 
-Status attend_changed(const Probe& probe, const Tensor& q, const Tensor& k, const Tensor& v,
-                      const AttentionOptions& options, const Tensor& z, Context& context) {
+Status attend_changed(const Probe& probe, const Weighting& sites, const Tensor& q, const Tensor& k,
+                      const Tensor& v, const AttentionOptions& options, const Tensor& z,
+                      Context& context) {
   const int64_t batch = q.shape[0], heads = q.shape[1], queries = q.shape[2], keys = k.shape[2];
   const int64_t width = v.shape[3], group = heads / v.shape[1];
   engine::Buffer memory;
@@ -193,9 +198,9 @@ Status attend_changed(const Probe& probe, const Tensor& q, const Tensor& k, cons
   const Tensor array(weights, {batch, heads, queries, keys});
   MULTIHEAD_TRY(
       attention_scores(q, k, options, {.stage = ScoreStage::kMasked, .out = array}, context));
-  MULTIHEAD_TRY(change_and_copy(probe, {array, Site::kScores}));
+  MULTIHEAD_TRY(change_and_copy(probe, {array, sites.scores}));
   softmax(weights, batch * heads * queries, keys);
-  MULTIHEAD_TRY(change_and_copy(probe, {array, Site::kPattern}));
+  MULTIHEAD_TRY(change_and_copy(probe, {array, sites.pattern}));
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       const float* const values = v.data + b * v.strides[0] + h / group * v.strides[1];
@@ -213,11 +218,10 @@ Status attend_changed(const Probe& probe, const Tensor& q, const Tensor& k, cons
   return {};
 }
 
-void list_captures(const Probe& probe, std::vector<ScoreCapture>& captures,
+void list_captures(const Probe& probe, const Weighting& sites, std::vector<ScoreCapture>& captures,
                    std::vector<int32_t>& heads) {
   const auto wanted = [&](const Capture& capture) {
-    return capture.layer == probe.layer &&
-           (capture.site == Site::kScores || capture.site == Site::kPattern);
+    return capture.layer == probe.layer && sites.has(capture.site);
   };
   size_t count = 0;
   for (const Capture& capture : probe.captures) {
@@ -229,7 +233,7 @@ void list_captures(const Probe& probe, std::vector<ScoreCapture>& captures,
     const size_t first = heads.size();
     for (const int64_t head : capture.heads) heads.push_back(static_cast<int32_t>(head));
     captures.push_back(
-        {.stage = capture.site == Site::kScores ? ScoreStage::kMasked : ScoreStage::kWeights,
+        {.stage = capture.site == sites.scores ? ScoreStage::kMasked : ScoreStage::kWeights,
          .out = capture.out,
          .heads = {heads.data() + first, capture.heads.size()}});
   }
@@ -240,9 +244,26 @@ void list_captures(const Probe& probe, std::vector<ScoreCapture>& captures,
 namespace multihead::models {
 namespace {
 
-constexpr const char* kNames[kSites] = {"resid_pre", "q",          "k",       "v",
-                                        "scores",    "pattern",    "z",       "attn_out",
-                                        "resid_mid", "mlp_hidden", "mlp_out", "resid_post"};
+constexpr const char* kNames[kSites] = {"resid_pre",
+                                        "q",
+                                        "k",
+                                        "v",
+                                        "scores",
+                                        "pattern",
+                                        "z",
+                                        "attn_out",
+                                        "resid_mid",
+                                        "mlp_hidden",
+                                        "mlp_out",
+                                        "resid_post",
+                                        "cross_q",
+                                        "cross_k",
+                                        "cross_v",
+                                        "cross_scores",
+                                        "cross_pattern",
+                                        "cross_z",
+                                        "cross_attn_out",
+                                        "resid_mid_cross"};
 
 }  // namespace
 

@@ -13,14 +13,24 @@ namespace multihead::nn {
 // kOption for an edit that makes numbers infinite.
 Status visit(const Probe& probe, const Graph& graph, const Frame& frame, ValueId id);
 
+// The names of what an attention computes between products.
+struct Weighting {
+  models::Site scores, pattern;
+
+  bool has(models::Site site) const { return site == scores || site == pattern; }
+};
+inline constexpr Weighting kWeighting{models::Site::kScores, models::Site::kPattern};
+inline constexpr Weighting kCrossWeighting{models::Site::kCrossScores, models::Site::kCrossPattern};
+
 // True if the layer's scores or weights are edited. attend_changed() then takes the place of
 // attention().
-bool changes_weights(const Probe& probe);
+bool changes_weights(const Probe& probe, const Weighting& sites);
 // Attention with edited scores or weights. Errors: kMemory, and as visit().
-Status attend_changed(const Probe& probe, const Tensor& q, const Tensor& k, const Tensor& v,
-                      const AttentionOptions& options, const Tensor& z, Context& context);
+Status attend_changed(const Probe& probe, const Weighting& sites, const Tensor& q, const Tensor& k,
+                      const Tensor& v, const AttentionOptions& options, const Tensor& z,
+                      Context& context);
 // The captures of scores and weights for attention(). Their heads lie in `heads`.
-void list_captures(const Probe& probe, std::vector<ScoreCapture>& captures,
+void list_captures(const Probe& probe, const Weighting& sites, std::vector<ScoreCapture>& captures,
                    std::vector<int32_t>& heads);
 
 // Rotates heads (batch, heads, tokens, width) by the tokens' angles; `to` may be `from`.

@@ -43,6 +43,9 @@ struct LayerParameters {
   Projection qkv;  // q, k and v as one, or each by itself
   Projection q, k, v;
   Projection o;
+  // Cross-attention of decoders: cross_kv or each by itself.
+  NormParameters cross_norm, cross_sum_norm;
+  Projection cross_q, cross_kv, cross_k, cross_v, cross_o;
   Projection gate_up;  // gate and up as one, or each by itself
   Projection gate, up;
   Projection down;

@@ -199,7 +199,7 @@ struct Played {
   Played(const Graph& graph_, const LayerCall& call_, Context& context_)
       : graph(graph_), call(call_), context(context_) {
     EXPECT_TRUE(reserve(memory, [&](rules::Arena& take) {
-                  shared.lay_out(graph, call.rows(), take);
+                  shared.lay_out(graph, call.rows(), 0, take);
                   kept.lay_out_kept(graph, call, input.data(), output.data(), take);
                   gradients.lay_out_gradients(graph, call, gradient.data(), take);
                 }).ok());

@@ -1,7 +1,7 @@
 // The interface of a model's engine, which is the core on the calling thread, or workers. An engine takes numbers that are
 // checked already: model.ts and generate.ts check options and convert texts.
 
-import type { DType, EditAction, Pooling, Site } from '../../generated/tables.js';
+import type { DType, EarlyStopping, EditAction, Pooling, Site } from '../../generated/tables.js';
 import type { SamplingOptions } from '../../generated/wire.js';
 import type { TopToken, ModelInfo, ModelWeights } from '../../types/models.js';
 import type { Count, Extents, Int64 } from '../../types/wire.js';
@@ -34,6 +34,9 @@ export interface Batch {
   readonly pixels?: Float32Array | undefined;
   /** Of one sequence, on the calling thread. */
   readonly edits?: readonly PlacedEdit[] | undefined;
+  /** Token ids of the encoder, for a decoder with one. */
+  readonly source?: Int32Array | undefined;
+  readonly sourceEdits?: readonly PlacedEdit[] | undefined;
 }
 
 /** A pass, and the shape of each output that it computes. */
@@ -43,10 +46,15 @@ export interface PassCall {
   readonly what:
     | { readonly kind: 'embed'; readonly pooling: Pooling; readonly normalize: boolean }
     /** A layer or head of −1 stands for all. */
-    | { readonly kind: 'attentions'; readonly layer: Int64; readonly head: Int64 }
-    /** The outputs are hidden states, last hidden state, logits and pooler output, undefined if not wanted; then the captures. */
+    | { readonly kind: 'attentions'; readonly layer: Int64; readonly head: Int64; readonly cross: boolean }
+    /**
+     * The outputs are hidden states, last hidden state, logits, pooler output and the encoder's last hidden state, undefined if not
+     * wanted; then the captures.
+     */
     | { readonly kind: 'forward'; readonly captures?: readonly Place[] };
   readonly outputs: readonly (Extents | undefined)[];
+  /** True for a pass of the encoder alone. */
+  readonly inEncoder?: boolean;
 }
 
 /** The outputs of a pass in the order of its call. */
@@ -63,6 +71,23 @@ export interface GenerationSettings {
   readonly edits: readonly PlacedEdit[];
   /** Number of likely tokens that each step gives. */
   readonly topTokens: number;
+  /** Rules as the core takes them, and the most tokens of the prompt and new ones; 0 for no end. */
+  readonly rules: readonly number[];
+  readonly end: number;
+  /** A search with beams in place of choosing token by token. */
+  readonly beams?: BeamSettings | undefined;
+  /** Token ids of the encoder; the prompt is then the decoder's. */
+  readonly source?: Int32Array | undefined;
+  readonly sourceEdits?: readonly PlacedEdit[] | undefined;
+}
+
+export interface BeamSettings {
+  readonly count: number;
+  readonly lengthPenalty: number;
+  readonly earlyStopping: EarlyStopping;
+  /** Token ids that end a sequence, and the most new tokens. */
+  readonly stops: Int32Array;
+  readonly most: number;
 }
 
 /** A token that was chosen. */
@@ -81,6 +106,8 @@ export interface Generation {
 export interface ModelEngine {
   /** The core's description of the model. */
   readonly info: ModelInfo;
+  /** Computes passes of the encoder alone. */
+  readonly encoder: ModelEngine | undefined;
   /** Number of workers; 0 for the calling thread. */
   readonly workers: number;
   readonly disposed: boolean;

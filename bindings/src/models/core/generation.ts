@@ -4,10 +4,10 @@ import * as wire from '../../generated/wire.js';
 import { bytesPerElement, type Block } from '../../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import type { TopToken, ModelInfo } from '../../types/models.js';
-import type { Count, Int32, Operand } from '../../types/wire.js';
+import type { Count, Int32, Int64, Operand } from '../../types/wire.js';
 import { abandoned } from './abandoned.js';
 import type { Generation, GenerationSettings, GenerationStep } from './engine.js';
-import { editSpan } from './lists.js';
+import { editSpan, numberSpan } from './lists.js';
 
 /** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */
 function topTokensOf(logits: Float32Array, count: number): TopToken[] {
@@ -33,7 +33,7 @@ function topTokensOf(logits: Float32Array, count: number): TopToken[] {
 export class SessionMemory {
   readonly #runtime: Runtime;
   /** Those of one model that are not disposed. */
-  readonly #live: Set<SessionMemory>;
+  readonly #live: Set<{ dispose(): void }>;
   readonly session: Int32;
   readonly sampler: Int32;
   readonly logits: Operand<'f32'>;
@@ -42,7 +42,7 @@ export class SessionMemory {
   #edits: readonly Block[] = [];
   #bytes = 0;
 
-  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<SessionMemory>) {
+  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<{ dispose(): void }>) {
     const { raw, args, heap } = runtime;
     const { numLayers, numHeads, vocabSize } = info;
     this.#runtime = runtime;
@@ -59,7 +59,8 @@ export class SessionMemory {
         return made;
       });
       this.sampler = call(runtime, (operands) => {
-        wire.sampler(args, settings.sampling);
+        const rules = numberSpan(operands, runtime, settings.rules, 'rules');
+        wire.sampler(args, settings.sampling, rules, settings.prompt.length as Int64, settings.end as Int64);
         return operands.make(() => raw.samplerCreate());
       });
     } catch (error) {
@@ -69,6 +70,20 @@ export class SessionMemory {
     }
     this.session = session;
     live.add(this);
+    try {
+      if (settings.source !== undefined) this.#encode(settings.source, settings.sourceEdits);
+    } catch (error) {
+      this.dispose();
+      throw error;
+    }
+  }
+
+  #encode(source: Int32Array, edits: GenerationSettings['sourceEdits']): void {
+    const { raw, args } = this.#runtime;
+    call(this.#runtime, (operands) => {
+      wire.sessionEncode(args, operands.span(source, 'i32', 'prompt'), editSpan(this.#runtime, operands, edits));
+      operands.run(() => raw.sessionEncode(this.session));
+    });
   }
 
   /** Appends tokens, and computes the logits of the next one. */
@@ -106,7 +121,7 @@ export class CoreGeneration implements Generation {
   readonly #memory: SessionMemory;
   #next: Int32Array;
 
-  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<SessionMemory>) {
+  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<{ dispose(): void }>) {
     this.#runtime = runtime;
     this.#topTokens = settings.topTokens;
     this.#next = settings.prompt;
@@ -126,6 +141,10 @@ export class CoreGeneration implements Generation {
     const { token } = wire.readChosenToken(args.results());
     this.#next = Int32Array.of(token);
     return { token, topTokens };
+  }
+
+  nextAtOnce(): GenerationStep {
+    return this.next();
   }
 
   dispose(): void {

@@ -22,7 +22,7 @@ export function numberSpan(operands: Operands, runtime: Runtime, numbers: ArrayL
   return { address, length: numbers.length as Uint32 };
 }
 
-const ints = (operands: Operands, ids: Int32Array, argument: string): Span<'i32'> =>
+export const ints = (operands: Operands, ids: Int32Array, argument: string): Span<'i32'> =>
   ids.length === 0 ? noSpan : operands.span(ids, 'i32', argument);
 
 function bytes({ heap }: Runtime, operands: Operands, values: Uint8Array): Span<'bool'> {
@@ -46,6 +46,7 @@ export function inputsOf(
     tokenTypes: batch.tokenTypes === undefined ? noSpan : ints(operands, batch.tokenTypes, 'tokenTypes'),
     pixels: batch.pixels === undefined ? noSpan : operands.span(batch.pixels, 'f32', 'pixels'),
     headScales: operands.optionalSpan(headScales, 'f32', 'headScales', numLayers * numHeads),
+    source: batch.source === undefined ? noSpan : ints(operands, batch.source, 'input'),
   };
 }
 

@@ -13,18 +13,25 @@ import type { ModelInfo } from '../../types/models.js';
 import type { FloatDType } from '../../types/tensor.js';
 import type { Extents, Int32, Operand } from '../../types/wire.js';
 import type { GenerationSettings, ModelEngine, PassCall, PassResult } from './engine.js';
-import { CoreGeneration, type SessionMemory } from './generation.js';
+import { CoreBeams } from './beams.js';
+import { CoreGeneration } from './generation.js';
 import { captureSpan, editSpan, inputsOf } from './lists.js';
+import { rulesOf } from './rules.js';
 
-function readInfo(runtime: Runtime, handle: Int32): ModelInfo {
+type OwnInfo = Omit<ModelInfo, 'encoder'> & { readonly hasEncoder: boolean };
+
+function readInfo(runtime: Runtime, handle: Int32): OwnInfo {
   runtime.raw.modelInfo(handle);
   const { output, pooling, endIds, ...rest } = wire.readModelInfo(runtime.args.results());
-  return {
+  const info = {
     ...rest,
     output: namesOf(modelOutputs)[output] as ModelInfo['output'],
     pooling: namesOf(poolings)[pooling] as ModelInfo['pooling'],
     endIds: [...endIds],
   };
+  runtime.raw.modelRules(handle);
+  const [start = -1, ...rules] = wire.readModelRules(runtime.args.results()).numbers;
+  return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules) };
 }
 
 interface StoredTensor {
@@ -36,16 +43,17 @@ interface StoredTensor {
 
 export class CoreModel extends CoreObject implements ModelEngine {
   readonly info: ModelInfo;
+  readonly encoder: CoreModel | undefined;
   readonly workers = 0;
   /** The memory of its weights. */
   readonly weights: readonly SharedParameters[];
   /** They share the weights, which are freed with the last of them. */
-  readonly #generations = new Set<SessionMemory>();
+  readonly #generations = new Set<{ dispose(): void }>();
 
   /** `weights`: those of a model that shares some with others. */
   constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[]) {
     const { raw, heap } = runtime;
-    const info = readInfo(runtime, handle);
+    const { hasEncoder, ...info } = readInfo(runtime, handle);
     const own = (weights ?? [new SharedParameters(heap, info.weightBytes)]).map((each) => each.join());
     super(
       runtime,
@@ -59,28 +67,32 @@ export class CoreModel extends CoreObject implements ModelEngine {
         },
       },
     );
-    this.info = info;
     this.weights = own;
+    this.encoder = hasEncoder ? new CoreModel(runtime, encoderOf(runtime, handle), own) : undefined;
+    this.info = { ...info, encoder: this.encoder?.info };
   }
 
-  run({ batch, headScales, what, outputs }: PassCall): PassResult {
+  run({ inEncoder, ...whole }: PassCall): PassResult {
     this.assertLive();
+    if (inEncoder && this.encoder !== undefined) return this.encoder.run(whole);
+    const { batch, headScales, what, outputs } = whole;
     const { runtime } = this;
     const { raw, args } = runtime;
     return call(runtime, (operands) => {
       const inputs = inputsOf(runtime, operands, this.info, batch, headScales);
       const edits = editSpan(runtime, operands, batch.edits);
+      const sourceEdits = editSpan(runtime, operands, batch.sourceEdits);
       const made = outputs.map((shape) => shape && output(operands, shape));
-      const [first, last, logits, pooler, ...captured] = made;
+      const [first, last, logits, pooler, source, ...captured] = made;
       if (what.kind === 'embed') {
         wire.modelEmbed(args, inputs, what.pooling, what.normalize, first);
         operands.run(() => raw.modelEmbed(this.handle));
       } else if (what.kind === 'attentions') {
-        wire.modelAttentions(args, inputs, edits, what.layer, what.head, first);
+        wire.modelAttentions(args, inputs, edits, sourceEdits, what.cross, what.layer, what.head, first);
         operands.run(() => raw.modelAttentions(this.handle));
       } else {
         const captures = captureSpan(runtime, operands, what.captures ?? [], captured as Operand[]);
-        wire.modelForward(args, inputs, edits, captures, first, last, logits, pooler);
+        wire.modelForward(args, inputs, edits, sourceEdits, captures, first, last, logits, pooler, source);
         operands.run(() => raw.modelForward(this.handle));
       }
       return made.map((each) => each && copied(runtime, each));
@@ -99,8 +111,9 @@ export class CoreModel extends CoreObject implements ModelEngine {
     this.assertLive();
   }
 
-  generation(settings: GenerationSettings): CoreGeneration {
-    return new CoreGeneration(this.runtime, this.handle, this.info, settings, this.#generations);
+  generation(settings: GenerationSettings): CoreGeneration | CoreBeams {
+    const Made = settings.beams === undefined ? CoreGeneration : CoreBeams;
+    return new Made(this.runtime, this.handle, this.info, settings, this.#generations);
   }
 
   /** The tensors of the model's files; with `areAsInMemory` in their types and shapes in memory: rows of int8 and int4 are bytes. */
@@ -131,9 +144,17 @@ export class CoreModel extends CoreObject implements ModelEngine {
 
   override dispose(): void {
     for (const each of this.#generations) each.dispose();
+    this.encoder?.dispose();
     super.dispose();
   }
 }
+
+/** The encoder of a model, as one by itself. */
+const encoderOf = (runtime: Runtime, handle: Int32): Int32 =>
+  call(runtime, (operands) => {
+    runtime.args.begin();
+    return operands.make(() => runtime.raw.modelEncoder(handle));
+  });
 
 /** The model of an engine on the calling thread. Throws `E_OPTION`, `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
 export function onThisThread(engine: ModelEngine): CoreModel {

@@ -3,6 +3,7 @@
 import { exchangeOf } from '../../pool/shared/exchange.js';
 import { type BrowserWorker, browserPort, madeBy, type StartWorker, workerCount, type WorkerScript, workersOf } from '../../pool/shared/port.js';
 import { abortable } from '../../runtime/abort.js';
+import { optionError } from '../../runtime/errors.js';
 import type { ModelInfo } from '../../types/models.js';
 import { abandoned } from '../core/abandoned.js';
 import type { Generation, GenerationSettings, GenerationStep, LoaderInput, ModelEngine, PassCall, PassResult, WeightLoader } from '../core/engine.js';
@@ -96,12 +97,14 @@ class WorkerLoader implements WeightLoader {
 
 class WorkerModel implements ModelEngine {
   readonly info: ModelInfo;
+  readonly encoder: ModelEngine | undefined;
   readonly #group: WorkerGroup;
   #disposed = false;
 
   constructor(group: WorkerGroup, info: ModelInfo) {
     this.#group = group;
     this.info = info;
+    this.encoder = info.encoder && new WorkerEncoder(this, info.encoder);
     abandoned?.register(this, group, this);
   }
 
@@ -130,6 +133,40 @@ class WorkerModel implements ModelEngine {
     abandoned?.unregister(this);
     this.#group.dispose();
   }
+}
+
+/** The encoder of a model in workers. It lives as long as the model. */
+class WorkerEncoder implements ModelEngine {
+  readonly info: ModelInfo;
+  readonly encoder = undefined;
+  readonly #model: WorkerModel;
+
+  constructor(model: WorkerModel, info: ModelInfo) {
+    this.#model = model;
+    this.info = info;
+  }
+
+  get workers(): number {
+    return this.#model.workers;
+  }
+
+  get disposed(): boolean {
+    return this.#model.disposed;
+  }
+
+  assertLive(): void {
+    this.#model.assertLive();
+  }
+
+  run(call: PassCall): Promise<PassResult> {
+    return this.#model.run({ ...call, inEncoder: true });
+  }
+
+  generation(): never {
+    throw optionError('model', 'a causal language model', this.info.modelType);
+  }
+
+  dispose(): void {}
 }
 
 /** Ends a generation in the workers. */

@@ -5,6 +5,7 @@ import { sentError } from '../../pool/shared/errors.js';
 import { performInTeam } from '../../pool/shared/in_team.js';
 import type { TeamCall } from '../../pool/shared/team.js';
 import type { Core } from '../core/contents.js';
+import type { CoreBeams } from '../core/beams.js';
 import type { CoreGeneration } from '../core/generation.js';
 import { CoreLoader } from '../core/loader.js';
 import type { CoreModel } from '../core/model.js';
@@ -12,7 +13,7 @@ import type { Answer, Task } from './protocol.js';
 
 export class ModelRunner {
   readonly #core: Core;
-  readonly #generations = new Map<number, CoreGeneration>();
+  readonly #generations = new Map<number, CoreGeneration | CoreBeams>();
   #loader: CoreLoader | undefined;
   #model: CoreModel | undefined;
 
@@ -59,17 +60,17 @@ export class ModelRunner {
       case 'run':
         return (this.#model as CoreModel).run(task.call);
       case 'step':
-        return this.#generation(task, isFirst).next();
+        return this.#generation(task, isFirst).nextAtOnce();
     }
   }
 
-  #generation({ id, settings }: Extract<Task, { kind: 'step' }>, isFirst: boolean): CoreGeneration {
+  #generation({ id, settings }: Extract<Task, { kind: 'step' }>, isFirst: boolean): CoreGeneration | CoreBeams {
     let generation = this.#generations.get(id);
     if (generation === undefined && settings !== undefined) {
       // All members choose the same token, but only the first says which others were likely.
       generation = (this.#model as CoreModel).generation(isFirst ? settings : { ...settings, topTokens: 0 });
       this.#generations.set(id, generation);
     }
-    return generation as CoreGeneration;
+    return generation as CoreGeneration | CoreBeams;
   }
 }
