@@ -473,11 +473,11 @@ describe('multihead', () => {
     const lines = blocksOf(readme).flatMap(({ language, code }) => (language === 'sh' ? code.trimEnd().split('\n') : []));
     // The benchmarks take a minute, and have their own tests.
     const examples = lines.filter((line) => /^npx multihead (?!bench)/.test(line));
-    expect(examples.length).toBe(9);
+    expect(examples.length).toBe(10);
     const folder = mkdtempSync(join(tmpdir(), 'multihead-readme-'));
     for (const line of examples) {
       const args = [...line.replace(/ +#.*/, '').matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, word]) => quoted ?? word ?? '').slice(2);
-      const places: Record<string, string> = { FOLDER: text, 'tests/conformance/models/gpt2': gpt2 };
+      const places: Record<string, string> = { FOLDER: text, SMALLER: join(folder, 'smaller'), 'tests/conformance/models/gpt2': gpt2 };
       const { stdout } = await succeeds(...args.map((each) => places[each] ?? (each.endsWith('.svg') ? join(folder, each) : each)));
       if (args.includes('tests/conformance/models/gpt2')) expect(readme).toContain(stdout);
     }

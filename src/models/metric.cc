@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
 #include "models/output.h"
 #include "models/source.h"

@@ -137,7 +137,7 @@ export async function openNamed(
 }
 
 /** The model, or its encoder, for what reads a text. */
-export const readerOf = ({ model, description }: Opened): Opened => ({ model: model.encoder ?? model, description });
+export const readerOf = (opened: Opened): Opened => ({ ...opened, model: opened.model.encoder ?? opened.model });
 
 /**
  * Opens the folder for `work`, and frees it. Throws OpenError; UsageError if the model takes pixels, or `refuse` describes

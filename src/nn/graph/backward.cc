@@ -21,6 +21,7 @@
 
 #include "cpu/elementwise/gradients.h"
 #include "engine/attention/transform.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
 #include "engine/runtime/scratch.h"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/cache/cache_access.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/team.h"
 #include "multihead/attention.h"
