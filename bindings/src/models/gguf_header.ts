@@ -7,7 +7,7 @@ import { formatError, mostHeaderBytes } from '../safetensors/format.js';
 import type { Bytes } from '../safetensors/source.js';
 import type { Settings } from './config.js';
 import { isGguf } from './folder.js';
-import type { StoredEntry } from './weights.js';
+import type { StoredEntry } from './weight_file.js';
 
 export interface GgufHeader {
   /** By their names in the file; an array is null. */

@@ -5,7 +5,7 @@ import { formatError, inWords } from '../safetensors/format.js';
 import { flatten, parseJson, parseObject, type Settings } from './config.js';
 import { type Absent, cleanPath, type Folder, isAbsent, missingFile, readText } from './folder.js';
 import type { TokenizerJson } from './tokenizer.js';
-import { inFile, type WeightFile } from './weights.js';
+import { inFile, type WeightFile } from './weight_file.js';
 
 export interface FolderSettings {
   /** For the core. */

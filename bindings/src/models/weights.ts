@@ -10,33 +10,7 @@ import type { ModelEngine, OpenLoader } from './core/engine.js';
 import { pieceBytes } from './core/loader.js';
 import { type Absent, cleanPath, type Folder, isAbsent, missingFile, type OpenFile, page, readText } from './folder.js';
 import type { FolderSettings } from './settings.js';
-
-/** A tensor of a file; its bytes are `begin` to `end` − 1 behind the header. */
-export interface StoredEntry {
-  readonly name: string;
-  /** As the file names it. */
-  readonly type: string;
-  readonly shape: readonly number[];
-  readonly begin: number;
-  readonly end: number;
-}
-
-export interface WeightFile {
-  readonly name: string;
-  /** Stands before the names of its tensors. */
-  readonly prefix: string;
-  /** Undefined while it is closed. */
-  file: OpenFile | undefined;
-  readonly first: number;
-  readonly entries: readonly StoredEntry[];
-}
-
-/** An error about a file, with its name, because a model may have several. */
-export function inFile(name: string, error: unknown): unknown {
-  if (!(error instanceof MultiheadError) || error.code !== 'E_FORMAT') return error;
-  const { argument, expected, got } = error;
-  return new MultiheadError('E_FORMAT', { argument: `${name}: ${argument}`, expected, got, cause: error });
-}
+import { inFile, type StoredEntry, type WeightFile } from './weight_file.js';
 
 /** Opens files of weights, and reads their headers. */
 class WeightFiles {
