@@ -1,8 +1,9 @@
 // Encoder–decoder models: the encoder as a model, cross-attention, generation by rules and with beams. The numbers of
 // transformers are golden cases.
 
-import { rmSync } from 'node:fs';
+import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { readSafetensors } from 'multihead';
 import { type Model, openModel, type Site, saveModel } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { builds, rejectionOf } from './builds.ts';
@@ -111,6 +112,32 @@ describe.each(builds)('an encoder–decoder model (%s)', (simd) => {
     const steps = [];
     for await (const step of model.generate(source, { maxNewTokens: 3, topTokens: 2 })) steps.push(step.topTokens.length);
     expect(steps).toEqual([2, 2, 2].slice(0, steps.length));
+  });
+
+  it('searches with beams as transformers does', async () => {
+    const { cases } = JSON.parse(readFileSync(join(goldens, 't5_seq2seq', 'cases.json'), 'utf8')) as {
+      cases: { name: string; options: { num_beams: number; length_penalty?: number; early_stopping?: boolean | 'never' } }[];
+    };
+    const { tensors } = readSafetensors(readFileSync(join(goldens, 't5_seq2seq', 'expected.safetensors')));
+    const searched = new Set<string>();
+    for (const { name, options } of cases.filter((each) => each.name.startsWith('beams'))) {
+      const { num_beams: numBeams, length_penalty: lengthPenalty, early_stopping: earlyStopping } = options;
+      const given = tensors[`${name}.input_ids`]?.data as Int32Array;
+      const { ids } = await model.complete(given, { maxNewTokens: 12, numBeams, lengthPenalty, earlyStopping });
+      expect(ids, name).toEqual([...(tensors[`${name}.generated_ids`]?.data as Int32Array)]);
+      searched.add(ids.join());
+    }
+    expect(searched.size).toBe(2);
+  });
+
+  it('reads with one vocabulary and writes with another one', async () => {
+    const two = await openModel(join(goldens, 'marian_two'), { simd });
+    expect([two.info.vocabSize, two.info.encoder?.vocabSize]).toEqual([64, 70]);
+    expect((await two.logits([66, 69])).shape).toEqual([64]);
+    expect((await two.complete([66, 69], { maxNewTokens: 2 })).ids).toHaveLength(2);
+    expect((await rejectionOf(two.logits([70]))).argument).toBe('input');
+    expect((await rejectionOf(two.logits([5], { decoderInput: [64] }))).argument).toBe('decoderInput');
+    two.dispose();
   });
 
   it('obeys rules', async () => {

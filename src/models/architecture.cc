@@ -511,12 +511,9 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
   if (names.output != nullptr) {
     ConfigReader& of_tied = top.has("tie_word_embeddings") ? top : config;
     a.tied = of_tied.flag("tie_word_embeddings", defaults.tied);
-    // The files of an encoder–decoder model tell whether the output has a matrix of its own. T5's
-    // configuration tells by this flag whether it scales.
-    if (family->encoder != nullptr) {
-      a.scales_logits = family->scales_tied_logits && config.flag("scale_decoder_outputs", a.tied);
-      a.tied = true;
-    }
+    // Newer configurations of T5 have a flag, because they call every model tied.
+    a.scales_logits = family->scales_tied_logits && config.flag("scale_decoder_outputs", a.tied);
+    a.tied = a.tied || family->tied_by_files;
   }
   const bool qkv_default = family->qkv_bias, output_default = family->output_bias;
   const auto either = [](const char* one, const char* other) { return one ? one : other; };

@@ -196,6 +196,7 @@ struct Family {
   bool scales_embedding = false;         // by sqrt(width)
   bool unit_scale = false;               // the scale of scores is 1
   Sinusoids sinusoids = Sinusoids::kNone;
+  bool tied_by_files = false;            // the output has a matrix of its own if the files have it
   bool scales_tied_logits = false;       // by 1 / sqrt(width), if the configuration says "tied"
   bool positions_after_padding = false;  // positions count real tokens, from the id of padding + 1
   int64_t first_position = 0;            // row of the position embedding for the first token

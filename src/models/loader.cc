@@ -574,7 +574,7 @@ struct ModelLoader::State {
       case Output::kNone:
         break;
       case Output::kLanguageModel:
-        if (!a.tied || (family.encoder != nullptr && has(n.output, ".weight"))) {
+        if (!a.tied || (family.tied_by_files && has(n.output, ".weight"))) {
           add_projection(n.output, 0, a.vocabulary, a.width, false, p.output);
         }
         if (family.logit_bias) add_vector(n.output, 0, ".bias", a.vocabulary, p.output.bias);
@@ -688,9 +688,6 @@ struct ModelLoader::State {
       return {StatusCode::kOption, "architectures.0",
               "a class with encoder and decoder that gives logits of tokens or none",
               '"' + plan().architecture + '"'};
-    }
-    if (encoder.width != plan().width) {
-      return {StatusCode::kOption, "d_model", "one width", std::to_string(encoder.width)};
     }
     model->encoder = std::make_unique<Model::Internals>();
     model->encoder->architecture = std::move(encoder);

@@ -71,6 +71,7 @@ constexpr Family t5_like(const char* model_type, const char* activation, const F
   family.encoder = &encoder;
   family.fields.layers = "num_decoder_layers";
   family.causal = true;
+  family.tied_by_files = true;
   family.scales_tied_logits = scales;
   return family;
 }

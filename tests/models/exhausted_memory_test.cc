@@ -44,5 +44,35 @@ TEST(ExhaustedMemory, SessionsAreUnchanged) {
   }
 }
 
+TEST(ExhaustedMemory, SessionsWithASourceAreUnchanged) {
+  for (const char* name : {"t5_seq2seq", "m2m_100"}) {
+    const models::Model model = testing::open_golden(name);
+    const int64_t vocabulary = model.info().vocab_size;
+    const std::vector<int32_t> source = {5, 9, 30, 41, 12}, ids = {7, 20, 33, 8};
+    testing::expect_survives_exhaustion(name, [&]() -> testing::Attempt {
+      auto session = std::make_shared<models::Session>();
+      auto logits = std::make_shared<std::vector<float>>(static_cast<size_t>(vocabulary));
+      auto own = std::make_shared<Context>(1);
+      EXPECT_TRUE(models::Session::create(model, {.capacity = 20}, *session).ok());
+      EXPECT_TRUE(session->encode(source, {}, *own).ok());
+      // The keys and values of the source are computed here.
+      return {.call =
+                  [=] {
+                    return session->append(ids, {logits->data(), {vocabulary}}, *own);
+                  },
+              .result = [=] { return testing::bits_of(*logits); },
+              .state = [=] { return testing::bits_of(session->ids()); }};
+    });
+    testing::expect_survives_exhaustion(name, [&]() -> testing::Attempt {
+      auto session = std::make_shared<models::Session>();
+      auto own = std::make_shared<Context>(1);
+      EXPECT_TRUE(models::Session::create(model, {.capacity = 20}, *session).ok());
+      return {.call = [=] { return session->encode(source, {}, *own); },
+              .result = [=] { return testing::bits_of(session->ids()); },
+              .state = [=] { return testing::bits_of(session->ids()); }};
+    });
+  }
+}
+
 }  // namespace
 }  // namespace multihead
