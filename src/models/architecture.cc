@@ -36,7 +36,7 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
   const char* const field = family.fields.activation;
   std::string name = family.defaults.activation;
   // Gemma's configurations have null for the default.
-  const bool gemma = std::string_view(field) == "hidden_activation";
+  const bool gemma = field != nullptr && std::string_view(field) == "hidden_activation";
   if (!gemma || config.has(field)) name = config.text(field, name);
   const Names& names = family.names;
   a.gated = names.gate != nullptr || names.gate_up != nullptr;
@@ -346,8 +346,9 @@ void check_settings(ConfigReader& config, const Family& family) {
     if (value == nullptr || value->kind == ConfigValue::Kind::kNull) continue;
     const std::string text =
         value->kind == ConfigValue::Kind::kText ? value->text : described(value);
-    const ConfigValue* const other = config.find(setting.value);
-    const std::string wanted = other == nullptr ? setting.value : described(other);
+    const bool is_field = setting.value[0] == '=';
+    const std::string wanted =
+        is_field ? described(config.find(setting.value + 1)) : std::string(setting.value);
     if (text != wanted) config.fail(setting.field, wanted, described(value));
   }
 }
@@ -430,7 +431,15 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
   MULTIHEAD_TRY(top.status());
   check_settings(config, *family);
-  const auto extent = [&](const char* field, int64_t absent = 0, int64_t most = kMostWidth) {
+  const auto extent = [&](const char* fields_of, int64_t absent = 0, int64_t most = kMostWidth) {
+    std::string names_of = fields_of;
+    size_t end = names_of.find('|');
+    while (end != std::string::npos && !config.has(names_of.substr(0, end))) {
+      names_of.erase(0, end + 1);
+      end = names_of.find('|');
+    }
+    names_of = names_of.substr(0, end);
+    const char* const field = names_of.c_str();
     if (config.find(field) == nullptr && absent == 0) config.fail(field, "a number", "nothing");
     return config.integer(field, std::max<int64_t>(1, absent), {.most = most});
   };

@@ -203,6 +203,18 @@ constexpr Names kGptJNames = [] {
   return names;
 }();
 
+constexpr Names kBloomNames{.embedding = "word_embeddings",
+                            .embedding_norm = "word_embeddings_layernorm",
+                            .attention_norm = "h.#.input_layernorm",
+                            .qkv = "h.#.self_attention.query_key_value",
+                            .o = "h.#.self_attention.dense",
+                            .mlp_norm = "h.#.post_attention_layernorm",
+                            .up = "h.#.mlp.dense_h_to_4h",
+                            .down = "h.#.mlp.dense_4h_to_h",
+                            .final_norm = "ln_f",
+                            .output = "lm_head",
+                            .classifier = "score"};
+
 constexpr Names kOptNames{.embedding = "embed_tokens",
                           .position = "embed_positions",
                           .attention_norm = "layers.#.self_attn_layer_norm",
@@ -434,17 +446,19 @@ constexpr Setting kMpnetSettings[] = {{"is_decoder", "false"},
 constexpr Setting kGpt2Settings[] = {{"add_cross_attention", "false"}};
 constexpr Setting kGemmaSettings[] = {{"use_bidirectional_attention", "false"}};
 constexpr Setting kQkNormSettings[] = {{"qk_layernorm", "false"}, {"use_qk_norm", "false"}};
+constexpr Setting kBigCodeSettings[] = {{"add_cross_attention", "false"}, {"multi_query", "true"}};
+constexpr Setting kBloomSettings[] = {{"apply_residual_connection_post_layernorm", "false"}};
 // 350m, which is not read, has both.
 constexpr Setting kOptSettings[] = {{"do_layer_norm_before", "true"},
                                     {"_remove_final_layer_norm", "false"},
                                     {"layer_norm_elementwise_affine", "true"},
-                                    {"word_embed_proj_dim", "hidden_size"}};
+                                    {"word_embed_proj_dim", "=hidden_size"}};
 constexpr Setting kAlbertSettings[] = {{"inner_group_num", "1"},
                                        {"position_embedding_type", "absolute"}};
 constexpr Setting kDebertaSettings[] = {{"conv_kernel_size", "0"},
-                                        {"embedding_size", "hidden_size"},
+                                        {"embedding_size", "=hidden_size"},
                                         {"pooler_hidden_act", "gelu"},
-                                        {"pooler_hidden_size", "hidden_size"}};
+                                        {"pooler_hidden_size", "=hidden_size"}};
 constexpr Setting kJinaBertSettings[] = {{"is_decoder", "false"},
                                          {"add_cross_attention", "false"},
                                          {"feed_forward_type", "geglu"},
@@ -460,7 +474,7 @@ constexpr Setting kEsmSettings[] = {{"is_decoder", "false"},
                                     {"is_folding_model", "false"}};
 constexpr Setting kNomicBertSettings[] = {{"activation_function", "swiglu"},
                                           {"causal", "false"},
-                                          {"mlp_fc2_bias", "mlp_fc1_bias"},
+                                          {"mlp_fc2_bias", "=mlp_fc1_bias"},
                                           {"moe_every_n_layers", "0"},
                                           {"parallel_block", "false"},
                                           {"prenorm", "false"},
@@ -703,6 +717,34 @@ constexpr Family kFamilies[] = {
      .windows = Windows::kListed,
      .qkv_bias = false,
      .unit_scale = true},
+    {.model_type = "gpt_bigcode",
+     .prefixes = kGpt2Prefix,
+     .fields = {.width = "n_embd",
+                .layers = "n_layer",
+                .heads = "n_head",
+                .mlp = "n_inner",
+                .positions = "n_positions",
+                .eps = "layer_norm_epsilon",
+                .activation = "activation_function",
+                .scales = "scale_attn_weights"},
+     .defaults = {.kv_heads = 1, .positions = 1024, .eps = 1e-5, .activation = "gelu_pytorch_tanh"},
+     .names = kGpt2Names,
+     .causal = true,
+     .settings = kBigCodeSettings},
+    {.model_type = "bloom",
+     .prefixes = kGpt2Prefix,
+     .fields = {.width = "hidden_size|n_embed",
+                .layers = "n_layer|num_hidden_layers",
+                .heads = "n_head|num_attention_heads",
+                .mlp = nullptr,
+                .eps = "layer_norm_epsilon",
+                .activation = nullptr},
+     .defaults = {.eps = 1e-5, .activation = "gelu_pytorch_tanh"},
+     .names = kBloomNames,
+     .causal = true,
+     .alibi = true,
+     .interleaved_qkv = true,
+     .settings = kBloomSettings},
     {.model_type = "gptj",
      .prefixes = kGpt2Prefix,
      .fields = {.width = "n_embd",

@@ -11,7 +11,8 @@
 
 namespace multihead::models {
 
-// Names of fields of config.json; null if the family does not have the field.
+// Names of fields of config.json; null if the family does not have the field. Width, layers and
+// heads may have several names, separated by '|'.
 struct Fields {
   const char* width = "hidden_size";
   const char* layers = "num_hidden_layers";
@@ -139,7 +140,7 @@ enum class Classifier : uint8_t {
 // A setting that has one supported value.
 struct Setting {
   const char* field;
-  const char* value;  // as text; "false" for flags; or the name of a field of the same value
+  const char* value;  // as text; "false" for flags; "=name" for the value of another field
 };
 
 struct Family {
