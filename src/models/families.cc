@@ -272,6 +272,16 @@ constexpr Names kArceeNames = [] {
   return names;
 }();
 
+// Its norms have no parameters, so their names only say where they are.
+constexpr Names kNanochatNames = [] {
+  Names names = kQwen3Names;
+  names.embedding_norm = names.final_norm;
+  names.gate = nullptr;
+  names.up = "layers.#.mlp.fc1";
+  names.down = "layers.#.mlp.fc2";
+  return names;
+}();
+
 constexpr Names kT5Names{
     .embedding = "shared|encoder.embed_tokens",
     .relative_bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
@@ -988,6 +998,17 @@ constexpr Family kFamilies[] = {
           {.positions = 2048, .eps = 1e-5, .activation = "silu", .tied = false}, kHunyuanNames);
       family.fields.window = nullptr;
       family.norm_after_rope = true;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like(
+          "nanochat", kLlamaFields,
+          {.positions = 2048, .eps = 1e-6, .logit_cap = 15.0, .activation = "relu2", .tied = false},
+          kNanochatNames);
+      family.fields.mlp_bias = nullptr;
+      family.fields.logit_cap = "final_logit_softcapping";
+      family.norm_parameters = false;
+      family.norm_after_rope = family.rope_reversed = true;
       return family;
     }(),
     llama_like("arcee", kLlamaFields,

@@ -163,6 +163,7 @@ struct Family {
   bool rope = false;
   bool alibi = false;
   bool rope_neighbours = false;  // pairs are elements 0 and 1, 2 and 3, ...; else half a head apart
+  bool rope_reversed = false;    // by the negative angles
   bool rope_of_windows = false;  // layers with windows have a base of their own, and no scaling
   bool unscaled_windows = false;  // they have the same base, and no scaling
   bool rope_in_windows = false;  // only layers with windows have RoPE, if there are any

@@ -258,6 +258,7 @@ class Runner {
       frequencies.at(before_ + pass_.tokens, w_.frequencies);
       const auto offset = static_cast<int64_t>(rope) * pass_.tokens * pairs_;
       const double factor = frequencies.factor();
+      const double direction = a_.family->rope_reversed ? -1.0 : 1.0;
       engine::over_rows(pass_.tokens, 16 * pairs, context_, [&](int64_t first, int64_t end) {
         for (int64_t token = first; token < end; ++token) {
           float* const cos = w_.cos + offset + token * pairs_;
@@ -265,7 +266,7 @@ class Runner {
           for (int64_t pair = 0; pair < pairs; ++pair) {
             const double angle = static_cast<double>(before_ + token) * w_.frequencies[pair];
             cos[pair] = static_cast<float>(factor * std::cos(angle));
-            sin[pair] = static_cast<float>(factor * std::sin(angle));
+            sin[pair] = static_cast<float>(direction * factor * std::sin(angle));
           }
         }
       });
@@ -371,7 +372,7 @@ class Runner {
     });
     const Tensor table = matrix(embedded, width);
     if (w_.unnormed != nullptr) std::copy_n(table.data, rows() * width, w_.unnormed);
-    MULTIHEAD_TRY(nn::normalize({false, a_.eps}, table, p_.embedding_norm, table, context_));
+    MULTIHEAD_TRY(nn::normalize(norm_kind(), table, p_.embedding_norm, table, context_));
     if (!p_.embedding_projection.given()) return {};
     return nn::project(table, p_.embedding_projection, x(), context_);
   }
@@ -390,7 +391,7 @@ class Runner {
                                            .rows = rows(),
                                            .width = a_.width,
                                            .eps = a_.eps,
-                                           .centered = true},
+                                           .centered = !a_.family->rms_norm},
                                           context_));
     }
     const auto add = [&](const WeightMatrix& table, int64_t row, const float* d, float scale) {

@@ -21,12 +21,13 @@ namespace multihead::testing {
 
 // All golden models that continue text, and all others.
 inline constexpr const char* kLanguageModels[] = {
-    "gemma",        "gemma2",     "gemma3",     "gpt2",    "gpt_neox", "llama3",    "llama_dynamic",
-    "llama_linear", "llama_yarn", "mistral",    "olmo2",   "phi3",     "phi3_long", "qwen2",
-    "qwen3",        "smollm3",    "starcoder2", "arcee",   "cohere",   "cohere2",   "ernie4_5",
-    "exaone4",      "glm",        "glm4",       "gpt_neo", "gptj",     "granite",   "helium",
-    "hunyuan",      "olmo",       "olmo3",      "opt",     "phi",      "seed_oss",  "stablelm",
-    "stablelm_12b", "bloom",      "gpt_bigcode"};
+    "gemma",         "gemma2",       "gemma3",     "gpt2",     "gpt_neox",   "llama3",
+    "llama_dynamic", "llama_linear", "llama_yarn", "mistral",  "olmo2",      "phi3",
+    "phi3_long",     "qwen2",        "qwen3",      "smollm3",  "starcoder2", "arcee",
+    "cohere",        "cohere2",      "ernie4_5",   "exaone4",  "glm",        "glm4",
+    "gpt_neo",       "gptj",         "granite",    "helium",   "hunyuan",    "olmo",
+    "olmo3",         "opt",          "phi",        "seed_oss", "stablelm",   "stablelm_12b",
+    "bloom",         "gpt_bigcode",  "nanochat"};
 inline constexpr const char* kOtherModels[] = {"albert",
                                                "bert",
                                                "bert_classes",

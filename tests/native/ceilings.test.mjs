@@ -16,7 +16,7 @@ const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
-  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 18_730, aim: 11_000 },
+  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 18_760, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_902, aim: 6_000 },
   { name: 'package', folders: ['bindings'], ceiling: 28_420, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_300, aim: 17_500 },
