@@ -66,8 +66,8 @@ std::optional<std::string> entry_of(ConfigReader& config, const char* list, size
   return name;
 }
 
-// Whether each layer of GPT-Neo has a window: by the list of all layers, or by its shorter form
-// [[kinds, repeats], ...]. By default every second layer has one.
+// Returns true for each layer of GPT-Neo that has a window. The configuration lists all layers, or
+// has the shorter form [[kinds, repeats], ...]. By default every second layer has a window.
 std::vector<bool> local_layers(ConfigReader& config, size_t layers) {
   std::vector<bool> local;
   const auto add = [&](const std::string& entry) {
@@ -391,7 +391,7 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   const std::string model_type = type;
   const TextPart* const part = find_text_part(type);
   if (part != nullptr) {
-    // Older files of Qwen2-VL have the settings of the text beside those of the images.
+    // Older files of Qwen2-VL have no text_config: its settings stand at the top.
     if (top.has_members("text_config")) prefix = "text_config.";
     if (!prefix.empty() && top.has(prefix + type_field)) {
       type_field = prefix + type_field;

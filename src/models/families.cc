@@ -426,7 +426,7 @@ constexpr Fields kStablelmFields = [] {
 
 // Heads for questions have "transformer.".
 constexpr Prefix kModelPrefix[] = {"model.", "transformer.", ""};
-// Of text parts: "language_model.model." and "language_model." (heads) are older names.
+// Prefixes of text parts; transformers 4 wrote "language_model.model." and "language_model.".
 constexpr Prefix kTextPartPrefixes[] = {"model.language_model.", "language_model.model.",
                                         "model.text_model.",     "model.",
                                         "language_model.",       ""};
@@ -895,8 +895,8 @@ constexpr Family kFamilies[] = {
                                  kOlmo2Names);
       family.norm_whole_qk = true;
       family.windows = Windows::kPattern;
-      // As in transformers 4.57, llama.cpp and the models' training. transformers 5.12 scales all
-      // layers, which its pull request 45945 reports as a mistake.
+      // The models were trained so, and transformers 4.57 and llama.cpp compute it. transformers
+      // 5.12 scales all layers, which its pull request 45945 reports as a mistake.
       family.unscaled_windows = true;
       return family;
     }(),
