@@ -37,11 +37,12 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
   const char* const field = family.fields.activation;
   std::string name = family.defaults.activation;
   // Gemma's configurations have null for the default.
-  const bool gemma = std::string_view(field) == "hidden_activation";
+  const std::string_view named = field == nullptr ? "" : field;
+  const bool gemma = named == "hidden_activation";
   if (!gemma || config.has(field)) name = config.text(field, name);
   const Names& names = family.names;
   a.gated = names.gate != nullptr || names.gate_up != nullptr;
-  if (std::string_view(field) == "feed_forward_proj") {
+  if (named == "feed_forward_proj") {
     // "relu", or "gated-gelu", whose GELU is the tanh form.
     a.gated = name.starts_with("gated-");
     if (a.gated) name = name.substr(6);
@@ -67,8 +68,8 @@ std::optional<std::string> entry_of(ConfigReader& config, const char* list, size
   return name;
 }
 
-// Whether each layer of GPT-Neo has a window: by the list of all layers, or by its shorter form
-// [[kinds, repeats], ...]. By default every second layer has one.
+// Returns true for each layer of GPT-Neo that has a window. The configuration lists all layers, or
+// has the shorter form [[kinds, repeats], ...]. By default every second layer has a window.
 std::vector<bool> local_layers(ConfigReader& config, size_t layers) {
   std::vector<bool> local;
   const auto add = [&](const std::string& entry) {
@@ -353,8 +354,9 @@ void check_settings(ConfigReader& config, const Family& family) {
     if (value == nullptr || value->kind == ConfigValue::Kind::kNull) continue;
     const std::string text =
         value->kind == ConfigValue::Kind::kText ? value->text : described(value);
-    const ConfigValue* const other = config.find(setting.value);
-    const std::string wanted = other == nullptr ? setting.value : described(other);
+    const bool is_field = setting.value[0] == '=';
+    const std::string wanted =
+        is_field ? described(config.find(setting.value + 1)) : std::string(setting.value);
     if (text != wanted) config.fail(setting.field, wanted, described(value));
   }
 }
@@ -413,7 +415,7 @@ Status choose_family(const Config& given, Chosen& chosen) {
   const TextPart* const part = find_text_part(type);
   chosen.text_part = part != nullptr;
   if (part != nullptr) {
-    // Older files of Qwen2-VL have the settings of the text beside those of the images.
+    // Older files of Qwen2-VL have no text_config: its settings stand at the top.
     if (top.has_members("text_config")) chosen.prefix = "text_config.";
     if (!chosen.prefix.empty() && top.has(chosen.prefix + type_field)) {
       type_field = chosen.prefix + type_field;
@@ -461,7 +463,15 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
   MULTIHEAD_TRY(top.status());
   check_settings(config, *family);
-  const auto extent = [&](const char* field, int64_t absent = 0, int64_t most = kMostWidth) {
+  const auto extent = [&](const char* fields_of, int64_t absent = 0, int64_t most = kMostWidth) {
+    std::string names_of = fields_of;
+    size_t end = names_of.find('|');
+    while (end != std::string::npos && !config.has(names_of.substr(0, end))) {
+      names_of.erase(0, end + 1);
+      end = names_of.find('|');
+    }
+    names_of = names_of.substr(0, end);
+    const char* const field = names_of.c_str();
     if (config.find(field) == nullptr && absent == 0) config.fail(field, "a number", "nothing");
     return config.integer(field, std::max<int64_t>(1, absent), {.most = most});
   };

@@ -22,7 +22,7 @@ struct LayerPlan {
 
 struct Architecture {
   const Family* family = nullptr;
-  std::string model_type;  // the family's, or that of a model with images
+  std::string model_type;  // as config.json has it
   bool text_part = false;
   int64_t width = 0, embedding_width = 0, mlp = 0, vocabulary = 0;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;

@@ -274,6 +274,16 @@ constexpr Names kArceeNames = [] {
   return names;
 }();
 
+// Its norms have no parameters, so their names only say where they are.
+constexpr Names kNanochatNames = [] {
+  Names names = kQwen3Names;
+  names.embedding_norm = names.final_norm;
+  names.gate = nullptr;
+  names.up = "layers.#.mlp.fc1";
+  names.down = "layers.#.mlp.fc2";
+  return names;
+}();
+
 constexpr Names kVitNames{
     .position = "embeddings.position_embeddings",
     .patch = "embeddings.patch_embeddings.projection",
@@ -403,7 +413,7 @@ constexpr Fields kStablelmFields = [] {
 
 // Heads for questions have "transformer.".
 constexpr Prefix kModelPrefix[] = {"model.", "transformer.", ""};
-// Of text parts: "language_model.model." and "language_model." (heads) are older names.
+// Prefixes of text parts; transformers 4 wrote "language_model.model." and "language_model.".
 constexpr Prefix kTextPartPrefixes[] = {"model.language_model.", "language_model.model.",
                                         "model.text_model.",     "model.",
                                         "language_model.",       ""};
@@ -432,17 +442,19 @@ constexpr Setting kMpnetSettings[] = {{"is_decoder", "false"},
 constexpr Setting kGpt2Settings[] = {{"add_cross_attention", "false"}};
 constexpr Setting kGemmaSettings[] = {{"use_bidirectional_attention", "false"}};
 constexpr Setting kQkNormSettings[] = {{"qk_layernorm", "false"}, {"use_qk_norm", "false"}};
+constexpr Setting kBigCodeSettings[] = {{"add_cross_attention", "false"}, {"multi_query", "true"}};
+constexpr Setting kBloomSettings[] = {{"apply_residual_connection_post_layernorm", "false"}};
 // 350m, which is not read, has both.
 constexpr Setting kOptSettings[] = {{"do_layer_norm_before", "true"},
                                     {"_remove_final_layer_norm", "false"},
                                     {"layer_norm_elementwise_affine", "true"},
-                                    {"word_embed_proj_dim", "hidden_size"}};
+                                    {"word_embed_proj_dim", "=hidden_size"}};
 constexpr Setting kAlbertSettings[] = {{"inner_group_num", "1"},
                                        {"position_embedding_type", "absolute"}};
 constexpr Setting kDebertaSettings[] = {{"conv_kernel_size", "0"},
-                                        {"embedding_size", "hidden_size"},
+                                        {"embedding_size", "=hidden_size"},
                                         {"pooler_hidden_act", "gelu"},
-                                        {"pooler_hidden_size", "hidden_size"}};
+                                        {"pooler_hidden_size", "=hidden_size"}};
 constexpr Setting kJinaBertSettings[] = {{"is_decoder", "false"},
                                          {"add_cross_attention", "false"},
                                          {"feed_forward_type", "geglu"},
@@ -458,7 +470,7 @@ constexpr Setting kEsmSettings[] = {{"is_decoder", "false"},
                                     {"is_folding_model", "false"}};
 constexpr Setting kNomicBertSettings[] = {{"activation_function", "swiglu"},
                                           {"causal", "false"},
-                                          {"mlp_fc2_bias", "mlp_fc1_bias"},
+                                          {"mlp_fc2_bias", "=mlp_fc1_bias"},
                                           {"moe_every_n_layers", "0"},
                                           {"parallel_block", "false"},
                                           {"prenorm", "false"},
@@ -701,6 +713,34 @@ constexpr Family kFamilies[] = {
      .windows = Windows::kListed,
      .qkv_bias = false,
      .unit_scale = true},
+    {.model_type = "gpt_bigcode",
+     .prefixes = kGpt2Prefix,
+     .fields = {.width = "n_embd",
+                .layers = "n_layer",
+                .heads = "n_head",
+                .mlp = "n_inner",
+                .positions = "n_positions",
+                .eps = "layer_norm_epsilon",
+                .activation = "activation_function",
+                .scales = "scale_attn_weights"},
+     .defaults = {.kv_heads = 1, .positions = 1024, .eps = 1e-5, .activation = "gelu_pytorch_tanh"},
+     .names = kGpt2Names,
+     .causal = true,
+     .settings = kBigCodeSettings},
+    {.model_type = "bloom",
+     .prefixes = kGpt2Prefix,
+     .fields = {.width = "hidden_size|n_embed",
+                .layers = "n_layer|num_hidden_layers",
+                .heads = "n_head|num_attention_heads",
+                .mlp = nullptr,
+                .eps = "layer_norm_epsilon",
+                .activation = nullptr},
+     .defaults = {.eps = 1e-5, .activation = "gelu_pytorch_tanh"},
+     .names = kBloomNames,
+     .causal = true,
+     .alibi = true,
+     .interleaved_qkv = true,
+     .settings = kBloomSettings},
     {.model_type = "gptj",
      .prefixes = kGpt2Prefix,
      .fields = {.width = "n_embd",
@@ -841,8 +881,8 @@ constexpr Family kFamilies[] = {
                                  kOlmo2Names);
       family.norm_whole_qk = true;
       family.windows = Windows::kPattern;
-      // As in transformers 4.57, llama.cpp and the models' training. transformers 5.12 scales all
-      // layers, which its pull request 45945 reports as a mistake.
+      // The models were trained so, and transformers 4.57 and llama.cpp compute it. transformers
+      // 5.12 scales all layers, which its pull request 45945 reports as a mistake.
       family.unscaled_windows = true;
       return family;
     }(),
@@ -944,6 +984,17 @@ constexpr Family kFamilies[] = {
           {.positions = 2048, .eps = 1e-5, .activation = "silu", .tied = false}, kHunyuanNames);
       family.fields.window = nullptr;
       family.norm_after_rope = true;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like(
+          "nanochat", kLlamaFields,
+          {.positions = 2048, .eps = 1e-6, .logit_cap = 15.0, .activation = "relu2", .tied = false},
+          kNanochatNames);
+      family.fields.mlp_bias = nullptr;
+      family.fields.logit_cap = "final_logit_softcapping";
+      family.norm_parameters = false;
+      family.norm_after_rope = family.rope_reversed = true;
       return family;
     }(),
     llama_like("arcee", kLlamaFields,

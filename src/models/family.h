@@ -11,7 +11,8 @@
 
 namespace multihead::models {
 
-// Names of fields of config.json; null if the family does not have the field.
+// Names of fields of config.json; null if the family does not have the field. Width, layers and
+// heads may have several names, separated by '|'.
 struct Fields {
   const char* width = "hidden_size";
   const char* layers = "num_hidden_layers";
@@ -153,7 +154,7 @@ enum class Classifier : uint8_t {
 // A setting that has one supported value.
 struct Setting {
   const char* field;
-  const char* value;  // as text; "false" for flags; or the name of a field of the same value
+  const char* value;  // as text; "false" for flags; "=name" for the value of another field
 };
 
 struct Family {
@@ -177,6 +178,7 @@ struct Family {
   bool rope = false;
   bool alibi = false;
   bool rope_neighbours = false;  // pairs are elements 0 and 1, 2 and 3, ...; else half a head apart
+  bool rope_reversed = false;    // by the negative angles
   bool rope_of_windows = false;  // layers with windows have a base of their own, and no scaling
   bool unscaled_windows = false;  // they have the same base, and no scaling
   bool rope_in_windows = false;   // only layers with windows have RoPE, if there are any

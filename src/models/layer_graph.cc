@@ -109,7 +109,7 @@ class Builder {
     return out;
   }
 
-  // What attention or MLP add to the residual stream.
+  // The output of attention or MLP times the factor of the residual stream.
   ValueId scaled(ValueId in) {
     if (a_.residual_factor == 1.0F) return in;
     return changed(Operation::Kind::kScale, in, nullptr, a_.residual_factor);
@@ -196,7 +196,7 @@ class Builder {
     const auto part = [&](int64_t first) {
       return graph_.add({.width = a_.mlp, .whole = all, .column = first, .head_step = a_.mlp});
     };
-    // The gate and what it multiplies.
+    // The gate, and the factor that it multiplies.
     const bool swapped = a_.family->up_first;
     const ValueId first = part(swapped ? a_.mlp : 0);
     const ValueId second = a_.gated ? part(swapped ? 0 : a_.mlp) : kNoValue;

@@ -107,7 +107,7 @@ Status logit_attribution(const Model& model, const ModelInputs& inputs, const Me
     LogitAttribution made;
     double rest = 0;
     const std::vector<double> weights = direction(m, metric, last + at * width, rest);
-    // What attention adds is scaled; sites of MLPs are behind their scale.
+    // Outputs of heads are taken before the residual factor, outputs of MLPs after it.
     const double factor = m.architecture.residual_factor;
     std::vector<float> as_floats(weights.begin(), weights.end());
     for (float& weight : as_floats) weight = static_cast<float>(weight * factor);

@@ -52,6 +52,7 @@ struct Arrays {
   int32_t* relative_rows = nullptr;      // see nn::RelativeContent
   nn::RelativeContent content = {};
   // For gradients only.
+  float* unnormed = nullptr;  // (rows, embedding_width): the embedding before its norm
   float* normed = nullptr;    // (rows, width)
   float* gradient = nullptr;  // (rows, width)
   nn::Frame* kept = nullptr;  // of each layer from first_kept_ on
@@ -126,8 +127,7 @@ class Runner {
       MULTIHEAD_TRY(nn::backward(graph_, w_.kept[layer - first_kept_], w_.gradients, call_of(layer),
                                  layer, wanted, context_));
     }
-    if (parameters != nullptr) embed_back(*parameters);
-    return {};
+    return parameters == nullptr ? Status() : embed_back(*parameters);
   }
 
  private:
@@ -146,8 +146,11 @@ class Runner {
     int64_t first = layers();
     for (const GradientOutput& capture : wanted) first = std::min(first, capture.layer);
     if (d_parameters_ == nullptr) return first;
-    if (d_parameters_->embedding.data != nullptr || d_parameters_->position.data != nullptr)
+    const Parameters& d = *d_parameters_;
+    if (d.embedding.data != nullptr || d.position.data != nullptr ||
+        d.embedding_norm.weight.given() || d.embedding_norm.bias.given()) {
       return 0;
+    }
     const std::vector<ConstMember> members = members_of(*d_parameters_);
     for (int64_t layer = 0; layer < first; ++layer) {
       const int64_t set = a_.layers[static_cast<size_t>(layer)].weights;
@@ -197,6 +200,8 @@ class Runner {
     const int64_t kept = layers() - first_kept_;
     floats(take, w_.x, (kept + 1) * rows(), a_.width);
     lay_out_beginning(take);
+    const bool keeps = d_parameters_ != nullptr && p_.embedding_norm.given();
+    floats(take, w_.unnormed, keeps ? rows() : 0, a_.embedding_width);
     floats(take, w_.normed, rows(), a_.width);
     floats(take, w_.gradient, rows(), a_.width);
     if (first_kept_ > 0) frame_.lay_out(graph_, rows(), 0, take);
@@ -255,6 +260,7 @@ class Runner {
       frequencies.at(before_ + pass_.tokens, w_.frequencies);
       const auto offset = static_cast<int64_t>(rope) * pass_.tokens * pairs_;
       const double factor = frequencies.factor();
+      const double direction = a_.family->rope_reversed ? -1.0 : 1.0;
       engine::over_rows(pass_.tokens, 16 * pairs, context_, [&](int64_t first, int64_t end) {
         for (int64_t token = first; token < end; ++token) {
           float* const cos = w_.cos + offset + token * pairs_;
@@ -262,7 +268,7 @@ class Runner {
           for (int64_t pair = 0; pair < pairs; ++pair) {
             const double angle = static_cast<double>(before_ + token) * w_.frequencies[pair];
             cos[pair] = static_cast<float>(factor * std::cos(angle));
-            sin[pair] = static_cast<float>(factor * std::sin(angle));
+            sin[pair] = static_cast<float>(direction * factor * std::sin(angle));
           }
         }
       });
@@ -367,14 +373,29 @@ class Runner {
       }
     });
     const Tensor table = matrix(embedded, width);
-    MULTIHEAD_TRY(nn::normalize({false, a_.eps}, table, p_.embedding_norm, table, context_));
+    if (w_.unnormed != nullptr) std::copy_n(table.data, rows() * width, w_.unnormed);
+    MULTIHEAD_TRY(nn::normalize(norm_kind(), table, p_.embedding_norm, table, context_));
     if (!p_.embedding_projection.given()) return {};
     return nn::project(table, p_.embedding_projection, x(), context_);
   }
 
-  // Adds the gradients of the rows of the tables that were read. Language models have no norm and
-  // no projection here.
-  void embed_back(const Parameters& gradients) const {
+  // Adds the gradients of the embedding's norm and of the rows of the tables that were read.
+  // Language models have no projection here.
+  Status embed_back(const Parameters& gradients) const {
+    if (p_.embedding_norm.given() && first_kept_ == 0) {
+      MULTIHEAD_TRY(engine::norm_backward({.x = w_.unnormed,
+                                           .weight = p_.embedding_norm.weight.data,
+                                           .d_y = w_.gradient,
+                                           .d_x = w_.gradient,
+                                           .adds_to_d_x = false,
+                                           .d_weight = gradients.embedding_norm.weight.data,
+                                           .d_bias = gradients.embedding_norm.bias.data,
+                                           .rows = rows(),
+                                           .width = a_.width,
+                                           .eps = a_.eps,
+                                           .centered = !a_.family->rms_norm},
+                                          context_));
+    }
     const auto add = [&](const WeightMatrix& table, int64_t row, const float* d, float scale) {
       if (table.data == nullptr) return;
       // Memory of gradients, which is written.
@@ -386,6 +407,7 @@ class Runner {
       add(gradients.embedding, pass_.inputs.ids[static_cast<size_t>(row)], d, a_.embedding_scale);
       add(gradients.position, a_.first_position + row % pass_.tokens, d, 1.0F);
     }
+    return {};
   }
 
   // Each patch times the convolution's matrix, after the first token.

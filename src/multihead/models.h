@@ -3,13 +3,14 @@
 /// the models on token ids. In the library multihead::models.
 ///
 /// The family is found by `model_type` of config.json. Decoders: gpt2, gpt_neo, gptj, gpt_neox,
-/// opt, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi, phi3, smollm3, starcoder2,
-/// stablelm, olmo, olmo2, olmo3, granite, glm, glm4, cohere, cohere2, ernie4_5, helium, seed_oss,
-/// exaone4, hunyuan_v1_dense, arcee; and as the text parts of gemma3, qwen2_vl, qwen2_5_vl,
-/// qwen3_vl, mistral3, idefics3, smolvlm, llava, llava_next. Encoders: bert, roberta, xlm-roberta,
-/// camembert, distilbert, albert, electra, mpnet, deberta-v2, modernbert, nomic_bert, new,
-/// eurobert, esm, vit. With an encoder and a decoder: t5, mt5, bart, mbart, marian, m2m_100.
-/// Definitions: the transformers library 5.12; configurations of its versions 4 and 5 are read.
+/// gpt_bigcode, bloom, opt, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi, phi3,
+/// smollm3, starcoder2, stablelm, olmo, olmo2, olmo3, granite, glm, glm4, cohere, cohere2,
+/// ernie4_5, helium, seed_oss, exaone4, hunyuan_v1_dense, arcee, nanochat; and as the text parts of
+/// gemma3, qwen2_vl, qwen2_5_vl, qwen3_vl, mistral3, idefics3, smolvlm, llava, llava_next.
+/// Encoders: bert, roberta, xlm-roberta, camembert, distilbert, albert, electra, mpnet, deberta-v2,
+/// modernbert, nomic_bert, new, eurobert, esm, vit. With an encoder and a decoder: t5, mt5, bart,
+/// mbart, marian, m2m_100. Definitions: the transformers
+/// library 5.12; configurations of its versions 4 and 5 are read.
 #pragma once
 
 #include <cstddef>

@@ -122,7 +122,8 @@ INSTANTIATE_TEST_SUITE_P(Families, ParameterGradients,
                                            "qwen2", "llama3", "starcoder2", "smollm3", "arcee",
                                            "cohere2", "ernie4_5", "exaone4", "glm4", "gpt_neo",
                                            "gptj", "granite", "hunyuan", "olmo", "olmo3", "opt",
-                                           "phi", "stablelm_12b"),
+                                           "phi", "stablelm_12b", "bloom", "gpt_bigcode",
+                                           "nanochat"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(ParameterGradients, RefuseTensorsThatTheModelDoesNotUse) {

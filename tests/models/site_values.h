@@ -26,7 +26,8 @@ inline constexpr const char* kLanguageModels[] = {
     "phi3_long",     "qwen2",        "qwen3",      "smollm3",  "starcoder2", "arcee",
     "cohere",        "cohere2",      "ernie4_5",   "exaone4",  "glm",        "glm4",
     "gpt_neo",       "gptj",         "granite",    "helium",   "hunyuan",    "olmo",
-    "olmo3",         "opt",          "phi",        "seed_oss", "stablelm",   "stablelm_12b"};
+    "olmo3",         "opt",          "phi",        "seed_oss", "stablelm",   "stablelm_12b",
+    "bloom",         "gpt_bigcode",  "nanochat"};
 inline constexpr const char* kOtherModels[] = {"albert",
                                                "bert",
                                                "bert_classes",

@@ -163,7 +163,8 @@ class Forward {
     return attention(q, k, v, options, {.out = z, .lse = lse, .captures = captures}, context_);
   }
 
-  // Writes the products of queries with relative positions to the bias, or adds those of keys.
+  // Writes the products of queries and relative positions to the bias, or adds the products of
+  // keys.
   Status add_content(const Tensor& of, const Projection& projection, bool of_queries) const {
     const RelativeContent& content = call_.content;
     const int64_t heads = of.shape[1], tokens = of.shape[2], width = of.shape[3];
@@ -291,7 +292,7 @@ Status forward_after(models::Site site, const ConstTensor& rows, const Graph& gr
       MULTIHEAD_TRY(visit(*call.probe, graph, frame, static_cast<ValueId>(id)));
     }
     const auto next = static_cast<size_t>(value.writer) + 1;
-    // A norm of the input that is read later, too: the one of GPT-J, for attention and MLP.
+    // GPT-J: the MLP, which comes later, reads the norm of the input, too.
     for (size_t at = 0; at < next; ++at) {
       const Operation& op = graph.operations[at];
       if (op.kind != Operation::Kind::kNorm || op.in != graph.input || !acts(op, call)) continue;
