@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kScales = ".scales";
 
-// Without allowing products of extents to overflow: extents of files are below 2^48.
+// Extents are below 2^31, so that the product of two cannot overflow.
 bool is_matrix(const StoredTensor& tensor, std::string_view type) {
   constexpr int64_t kMost = int64_t{1} << 31;
   return tensor.type == type && tensor.shape.rank() == 2 && tensor.shape[0] > 0 &&
@@ -50,7 +50,7 @@ float number_at(const std::vector<std::byte>& bytes, std::string_view type, int6
   return type == "F16" ? rules::to_float(Float16{bits}) : rules::to_float(BFloat16{bits});
 }
 
-// Number `at` of a row of words whose first is `row`.
+// Number `at` of a packed row, which begins at word `row`.
 int packed_at(const std::vector<std::byte>& bytes, int64_t row, int64_t at, int64_t bits) {
   const int64_t each = 32 / bits;
   return static_cast<int>((word_at(bytes, row + at / each) >> (at % each * bits)) &
@@ -162,7 +162,7 @@ class Finder {
   bool is_v2_ = false;
 };
 
-// Where output `at` of eight is among the numbers of a word.
+// The place of an output in its packed row: a word holds eight outputs in AWQ's order.
 int64_t awq_place(int64_t at) {
   constexpr int64_t kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};
   return at / 8 * 8 + kPlaces[at % 8];

@@ -32,8 +32,8 @@ struct GroupedWeights {
   std::span<const size_t, 4> tensors() const { return std::span<const size_t, 4>(&numbers, 4); }
 };
 
-// Finds all such matrices among the tensors, and adds a tensor "X.weight" of the type "groups",
-// which is F32, for each: the i-th is the i-th of those that are added. Errors: kFormat (tensors
+// Finds all such matrices among the tensors. For each, in the order of `groups`, a tensor
+// "X.weight" is added at the end, whose type "groups" stands for floats. Errors: kFormat (tensors
 // that do not fit together).
 Status find_groups(const Config& config, std::vector<StoredTensor>& tensors,
                    std::vector<GroupedWeights>& groups);

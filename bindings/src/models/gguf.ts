@@ -54,8 +54,8 @@ const divisions: Record<string, Division> = {
 const [unknownToken, controlToken, userToken] = [2, 3, 4];
 
 /**
- * The merges that give the pieces of SentencePiece's vocabulary: both parts of each piece, the pieces with high scores first. So
- * transformers makes them, too (convert_slow_tokenizer.py, generate_merges()).
+ * The merges that give the pieces of SentencePiece's vocabulary: both parts of each piece, the pieces with high scores first.
+ * transformers makes them in the same way (convert_slow_tokenizer.py, generate_merges()).
  */
 function mergesOf(ids: ReadonlyMap<string, number>, scores: ArrayLike<unknown>): [string, string][] {
   const all: { readonly score: number; readonly parts: [string, string] }[] = [];

@@ -17,13 +17,13 @@ export interface GgufHeader {
   readonly entries: readonly StoredEntry[];
   /** Offset of the first tensor in the file. */
   readonly first: number;
-  /** The file, of which the bytes that were read with the header are kept. */
+  /** Reads the file. Bytes behind the header that were read with it are kept, because a response can be read only once. */
   readonly bytes: Bytes;
 }
 
 const [textType, arrayType] = [8, 9];
 
-/** By the numbers of types: bytes of a value, and how it is read. */
+/** The bytes of a value, and how it is read, by the number of its type. */
 const scalars: readonly (readonly [bytes: number, read: (view: DataView, at: number) => boolean | number])[] = [
   [1, (view, at) => view.getUint8(at)],
   [1, (view, at) => view.getInt8(at)],
@@ -40,7 +40,7 @@ const scalars: readonly (readonly [bytes: number, read: (view: DataView, at: num
   [8, (view, at) => view.getFloat64(at, true)],
 ];
 
-/** Ends the reading of a header of which there are not enough bytes yet. */
+/** The bytes that were read so far end inside the header. */
 class TooShort extends Error {}
 
 class Reader {
@@ -118,7 +118,7 @@ function readEntry(reader: Reader): StoredEntry {
   return { name, type, shape, begin, end };
 }
 
-/** Reads the header of `bytes`, or of what there is of it. Throws TooShort for more. */
+/** Reads the header at the begin of `bytes`. Throws TooShort if they end inside it. */
 function readHeader(bytes: Uint8Array, size: number): Omit<GgufHeader, 'bytes'> {
   const reader = new Reader(bytes, 4);
   const version = reader.u32();
@@ -176,7 +176,6 @@ export async function readGguf(file: Bytes): Promise<GgufHeader> {
     if (!isGguf(header)) throw formatError('GGUF', 'a GGUF file', 'another one');
     try {
       const read = readHeader(header, size);
-      // A response is read once.
       const kept = { begin: read.first, bytes: header.slice(read.first) };
       return { ...read, bytes: { size: file.size, read: (offset, count) => readKept(file, kept, offset, count) } };
     } catch (error) {
