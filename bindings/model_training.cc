@@ -45,10 +45,16 @@ int32_t model_train(int32_t trainer, bool updates) {
   return run(call.from, [&] { return train(trainer, call, {}, updates); });
 }
 
-int32_t model_tensors(int32_t handle) {
+int32_t model_tensors(int32_t handle, bool as_in_memory) {
   return run([&] {
     for (const models::StoredParameter& stored : Model::Internals::of(at<Model>(handle))->stored) {
-      last_list.push_back({stored.name, stored.shape, nullptr});
+      const ConstAnyTensor same = as_in_memory ? models::as_in_memory(stored) : ConstAnyTensor();
+      if (same.data != nullptr) {
+        last_list.push_back(
+            {stored.name, same.shape, same.data, false, static_cast<int64_t>(same.dtype)});
+      } else {
+        last_list.push_back({stored.name, stored.shape, nullptr});
+      }
     }
     return Status();
   });

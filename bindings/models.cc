@@ -85,6 +85,8 @@ int32_t model_loader_create() {
   return make<ModelLoader>(call.from, [&](ModelLoader& loader) {
     models::OpenOptions options;
     if (call.weights >= 0) options.weights = static_cast<WeightType>(call.weights);
+    if (call.embedding_weights >= 0)
+      options.embedding_weights = static_cast<WeightType>(call.embedding_weights);
     return ModelLoader::Internals::create(config_of({call.settings, call.setting_numbers}),
                                           tensors_of({call.tensors, call.tensor_numbers}), options,
                                           engine::team_of(context()), loader);

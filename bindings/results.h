@@ -35,6 +35,7 @@ struct ListedTensor {
   Dims shape;
   const void* data;         // floats without gaps
   bool by_columns = false;  // true for a matrix that is stored column by column
+  int64_t dtype = static_cast<int64_t>(DType::kF32);
 };
 
 struct SimdTarget {

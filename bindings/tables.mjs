@@ -5,6 +5,7 @@
 //     src/generated/trainer_tables.ts  the names, axes and messages that multihead/core does not need, but multihead/models
 //     src/generated/module_tables.ts   those that neither of them needs
 //     src/generated/file_kinds.ts      files in place of safetensors files, from src/nn/io/file_kinds.inc
+//     src/generated/stored_types.ts    types of tensors in GGUF files, from src/models/stored_types.inc
 //     src/generated/folder_files.ts    the rules of a model's folder, from src/models/io/folder_files.inc
 //     src/generated/wire.ts            functions that write calls and read results, from wire.inc
 
@@ -25,6 +26,7 @@ writeIfChanged('src/generated/trainer_tables.ts', trainerTables);
 writeIfChanged('src/generated/module_tables.ts', moduleTables);
 writeIfChanged('src/generated/wire.ts', wireOf());
 writeIfChanged('src/generated/file_kinds.ts', fileKindsOf(read('../src/nn/io/file_kinds.inc')));
+writeIfChanged('src/generated/stored_types.ts', storedTypesOf(read('../src/models/stored_types.inc')));
 writeIfChanged('src/generated/folder_files.ts', folderFilesOf(read('../src/models/io/folder_files.inc')));
 
 /** The arguments of every use of a macro. Texts are those of C++ with escapes such as \x03 alone. */
@@ -42,6 +44,15 @@ function pairsOf(comment, name, rows) {
 function fileKindsOf(source) {
   const made = '// Made by tables.mjs out of src/nn/io/file_kinds.inc.\n';
   return [made, ...pairsOf('How a file begins, and what it is.', 'fileKinds', rowsOfTable(source, 'FILE_KIND'))].join('\n');
+}
+
+function storedTypesOf(source) {
+  const rows = (macro) => rowsOfTable(source, macro).map((row) => row.map((part) => (/^\d+$/.test(part) ? Number(part) : part)));
+  return [
+    '// Made by tables.mjs out of src/models/stored_types.inc.\n',
+    ...pairsOf('Types that are read: number, name, numbers and bytes of a block.', 'storedTypes', rows('STORED_TYPE')),
+    ...pairsOf('Types that errors name.', 'otherTypes', rows('OTHER_TYPE')),
+  ].join('\n');
 }
 
 function folderFilesOf(source) {

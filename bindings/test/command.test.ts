@@ -1,13 +1,13 @@
 // The package's command as a program: its output, its files and its exit codes.
 
 import { execFile, spawn } from 'node:child_process';
-import { existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { readSafetensors, writeSafetensors } from 'multihead';
-import { openModel, openSparseAutoencoder } from 'multihead/models';
+import { openModel, openSparseAutoencoder, saveModel } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import type { Bench } from '../src/command/session.ts';
 import { main } from '../src/command/main.ts';
@@ -56,7 +56,7 @@ async function hereWith(input: readonly string[], ...args: string[]): Promise<En
     },
   });
   const process = { stdin: Readable.from(input), stdout: stream('stdout'), stderr: stream('stderr'), on() {}, off() {} };
-  return { code: await main(args, { openModel, openSparseAutoencoder, loadBench, version: '1.2.3', process }), ...texts };
+  return { code: await main(args, { openModel, saveModel, openSparseAutoencoder, loadBench, version: '1.2.3', process }), ...texts };
 }
 
 /** Fails unless the command ends with a code, one line that matches, and no output. */
@@ -65,6 +65,45 @@ async function refused(args: string[], code: number, message: RegExp, run = here
   expect(stderr, args.join(' ')).toMatch(message);
   expect([ended, stdout, stderr.trimEnd().split('\n').length], `${args.join(' ')}\n${stderr}`).toEqual([code, '', 1]);
 }
+
+describe('multihead convert', () => {
+  const root = mkdtempSync(join(tmpdir(), 'multihead-convert-'));
+  afterAll(() => rmSync(root, { recursive: true }));
+
+  it('writes a folder that opens with the same numbers', async () => {
+    const out = join(root, 'new', 'int4');
+    const { stdout } = await succeeds('convert', text, out, '--weights', 'int4');
+    expect(stdout).toMatch(/model\.safetensors\n/);
+    expect(stdout).toMatch(/int4: [\d.]+ kB of weights, [\d.]+ kB before\.\n$/);
+    expect(readdirSync(out).sort()).toEqual(['config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json']);
+    expect(readdirSync(join(root, 'new'))).toEqual(['int4']);
+    const { tensors } = readSafetensors(readFileSync(join(out, 'model.safetensors')));
+    expect([tensors['model.embed_tokens.weight'], tensors['model.layers.0.mlp.up_proj.weight']]).toMatchObject([
+      { dtype: 'i8', shape: [120, 34] },
+      { dtype: 'i8', shape: [24, 18] },
+    ]);
+    using one = await openModel(out);
+    using other = await openModel(text, { weights: 'int4', embeddingWeights: 'int8' });
+    expect((await one.logits([5, 6, 7])).data).toEqual((await other.logits([5, 6, 7])).data);
+    expect((await one.encode('the cat')).ids).toEqual([4, 5]);
+    const { files, embedding_weights: embedding } = await json('convert', gpt2, join(root, 'f16'), '--weights', 'f16');
+    expect(embedding).toBe('f16');
+    expect(files).toContainEqual({ name: 'config.json', bytes: statSync(join(root, 'f16', 'config.json')).size });
+    await succeeds('convert', join(goldens, 'vit'), join(root, 'vit'));
+  });
+
+  it('refuses what it cannot do, and writes nothing', async () => {
+    await refused(['convert'], 2, /^FOLDER: expected a folder with config\.json/);
+    await refused(['convert', gpt2], 2, /^OUT: expected the name of a new folder, got none/);
+    await refused(['convert', gpt2, 'a', 'b'], 2, /^OUT: expected one new folder, got "b"/);
+    await refused(['convert', gpt2, gpt2], 2, /^OUT: expected the name of a new folder, or an empty one, got .*gpt2 with /);
+    await refused(['convert', gpt2, join(gpt2, 'config.json')], 2, /ENOTDIR/);
+    await refused(['convert', gpt2, join(root, 'x'), '--weights', 'int2'], 2, /^--weights: expected one of int8, int4/);
+    await refused(['convert', root, join(root, 'x')], 2, /config\.json/);
+    await refused(['convert', gpt2, join(gpt2, 'config.json', 'x')], 2, /ENOTDIR/);
+    expect(existsSync(join(root, 'x'))).toBe(false);
+  });
+});
 
 let text: string;
 let long: string;
@@ -349,14 +388,14 @@ describe('multihead lens, patch, ablate and attribute', () => {
     const on = (_: string, listener: () => void): void => void ((listeners += 1) === 2 && setImmediate(listener));
     const process = { stdin: Readable.from([]), stdout: stream, stderr: stream, on, off() {} };
     const args = ['patch', long, '--ids', many, '--ids', many, '--by', 'position'];
-    expect([await main(args, { openModel, openSparseAutoencoder, loadBench, version: '1.2.3', process }), listeners]).toEqual([130, 2]);
+    expect([await main(args, { openModel, saveModel, openSparseAutoencoder, loadBench, version: '1.2.3', process }), listeners]).toEqual([130, 2]);
   });
 });
 
 describe('multihead', () => {
   it('refuses wrong arguments with 2 and one line', async () => {
-    await refused([], 2, /^COMMAND: expected run, embed, heads, lens, patch, ablate, attribute, bench, got none/);
-    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, lens, patch, ablate, attribute, bench, got "fly"/, command);
+    await refused([], 2, /^COMMAND: expected run, embed, heads, lens, patch, ablate, attribute, convert, bench, got none/);
+    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, lens, patch, ablate, attribute, convert, bench, got "fly"/, command);
     await refused(['constructor'], 2, /^COMMAND: /);
     for (const name of ['run', 'embed', 'heads']) {
       await refused([name], 2, /^FOLDER: expected a folder .*, got none/);
@@ -434,11 +473,11 @@ describe('multihead', () => {
     const lines = blocksOf(readme).flatMap(({ language, code }) => (language === 'sh' ? code.trimEnd().split('\n') : []));
     // The benchmarks take a minute, and have their own tests.
     const examples = lines.filter((line) => /^npx multihead (?!bench)/.test(line));
-    expect(examples.length).toBe(9);
+    expect(examples.length).toBe(10);
     const folder = mkdtempSync(join(tmpdir(), 'multihead-readme-'));
     for (const line of examples) {
       const args = [...line.replace(/ +#.*/, '').matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, word]) => quoted ?? word ?? '').slice(2);
-      const places: Record<string, string> = { FOLDER: text, 'tests/conformance/models/gpt2': gpt2 };
+      const places: Record<string, string> = { FOLDER: text, SMALLER: join(folder, 'smaller'), 'tests/conformance/models/gpt2': gpt2 };
       const { stdout } = await succeeds(...args.map((each) => places[each] ?? (each.endsWith('.svg') ? join(folder, each) : each)));
       if (args.includes('tests/conformance/models/gpt2')) expect(readme).toContain(stdout);
     }

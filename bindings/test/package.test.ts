@@ -103,6 +103,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
         'core_glue',
         'experiment',
         'features',
+        'gguf',
         'model_opener',
         'multihead',
         'pool_creator',

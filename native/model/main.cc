@@ -13,10 +13,12 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "model/analysis.h"
+#include "model/convert.h"
 #include "model/open.h"
 #include "multihead/directions.h"
 
@@ -321,9 +323,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
 
 int main(int argc, char** argv) {
   using multihead::finished;
-  if (argc > 1 && multihead::is_analysis(argv[1])) {
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (argc > 1 && (command == "convert" || multihead::is_analysis(argv[1]))) {
     try {
-      return finished(multihead::run_analysis(argc - 1, argv + 1));
+      return finished(command == "convert" ? multihead::run_convert(argc - 1, argv + 1)
+                                           : multihead::run_analysis(argc - 1, argv + 1));
     } catch (const std::bad_alloc&) {
       std::fprintf(stderr, "memory is exhausted\n");
       return multihead::kExitFailed;
@@ -331,7 +335,7 @@ int main(int argc, char** argv) {
   }
   CLI::App app{
       "Runs the model of a Hugging Face folder on token ids. Other commands, each with --help: "
-      "lens, patch, ablate, attribute.",
+      "lens, patch, ablate, attribute, convert.",
       "multihead-model"};
   Arguments arguments;
   add_options(app, arguments);

@@ -16,6 +16,8 @@ namespace multihead {
 struct ModelOptions {
   std::string folder;
   std::string weights = "stored";
+  std::string embedding_weights = "auto";  // that of `weights`
+  bool takes_pixels = false;               // true if models of images are allowed
   bool keep_mapped = false;
   int threads = 0;
   bool json = false;
@@ -71,6 +73,7 @@ inline int open_model(const ModelOptions& options, models::Model& model) {
   for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
                                 WeightType::kInt8, WeightType::kInt4}) {
     if (options.weights == name_of(type)) open.weights = type;
+    if (options.embedding_weights == name_of(type)) open.embedding_weights = type;
   }
   open.keep_mapped = options.keep_mapped;
   constexpr int64_t kLarge = int64_t{1} << 27;
@@ -81,7 +84,7 @@ inline int open_model(const ModelOptions& options, models::Model& model) {
   };
   const Status status = models::open(options.folder, open, model);
   if (!status.ok()) return failed(status, kExitIo);
-  if (!model.info().takes_pixels) return kExitOk;
+  if (options.takes_pixels || !model.info().takes_pixels) return kExitOk;
   std::fprintf(stderr, "%s: expected a model of token ids, got %s\n",
                engine::printable(options.folder).c_str(), model.info().model_type.c_str());
   return kExitUsage;

@@ -13,6 +13,7 @@
 #include "engine/error/error.h"
 #include "models/config_reader.h"
 #include "models/token_rules.h"
+#include "multihead/attention.h"
 
 namespace multihead::models {
 namespace {
@@ -24,7 +25,8 @@ std::optional<Activation> activation_named(const std::string& name) {
       {"relu", Activation::kRelu},          {"gelu", Activation::kGelu},
       {"gelu_python", Activation::kGelu},   {"gelu_new", Activation::kGeluTanh},
       {"gelu_fast", Activation::kGeluTanh}, {"gelu_pytorch_tanh", Activation::kGeluTanh},
-      {"silu", Activation::kSilu},          {"swish", Activation::kSilu}};
+      {"silu", Activation::kSilu},          {"swish", Activation::kSilu},
+      {"swiglu", Activation::kSilu}};
   for (const auto& [known, activation] : kNames) {
     if (name == known) return activation;
   }
@@ -35,15 +37,20 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
   const char* const field = family.fields.activation;
   std::string name = family.defaults.activation;
   // Gemma's configurations have null for the default.
-  const bool gemma = std::string_view(field) == "hidden_activation";
+  const std::string_view named = field == nullptr ? "" : field;
+  const bool gemma = named == "hidden_activation";
   if (!gemma || config.has(field)) name = config.text(field, name);
   const Names& names = family.names;
   a.gated = names.gate != nullptr || names.gate_up != nullptr;
-  if (std::string_view(field) == "feed_forward_proj") {
+  if (named == "feed_forward_proj") {
     // "relu", or "gated-gelu", whose GELU is the tanh form.
     a.gated = name.starts_with("gated-");
     if (a.gated) name = name.substr(6);
     if (a.gated && name == "gelu") name = "gelu_new";
+  }
+  if (name == "relu2" && !a.gated) {
+    a.squares = true;
+    name = "relu";
   }
   const auto activation = activation_named(name);
   if (!activation) {
@@ -61,6 +68,43 @@ std::optional<std::string> entry_of(ConfigReader& config, const char* list, size
   return name;
 }
 
+// Returns true for each layer of GPT-Neo that has a window. The configuration lists all layers, or
+// has the shorter form [[kinds, repeats], ...]. By default every second layer has a window.
+std::vector<bool> local_layers(ConfigReader& config, size_t layers) {
+  std::vector<bool> local;
+  const auto add = [&](const std::string& entry) {
+    const std::string type = config.text(entry.c_str(), "");
+    if (type != "local" && type != "global") {
+      config.fail(entry, "global or local", '"' + type + '"');
+    }
+    local.push_back(type == "local");
+  };
+  const bool short_form = !config.has_members("attention_layers");
+  if (short_form && !config.has_members("attention_types")) {
+    for (size_t i = 0; i < layers; ++i) local.push_back(i % 2 == 1);
+  }
+  for (size_t i = 0; !short_form && i < layers && config.status().ok(); ++i) {
+    add(entry_of(config, "attention_layers", i).value_or(""));
+  }
+  for (size_t group = 0; local.size() < layers && config.status().ok(); ++group) {
+    const std::string types = "attention_types." + std::to_string(group);
+    const std::string kinds = types + ".0.", repeats = types + ".1";
+    const int64_t times = config.integer(repeats.c_str(), 0, {});
+    const size_t before = local.size();
+    for (int64_t i = 0; i < times && local.size() < layers && config.status().ok(); ++i) {
+      for (size_t kind = 0; config.has(kinds + std::to_string(kind)); ++kind) {
+        add(kinds + std::to_string(kind));
+      }
+      if (local.size() == before) break;
+    }
+    if (local.size() > before) continue;
+    config.fail("attention_types", "a kind for each layer",
+                "kinds of " + std::to_string(before) + " layers");
+  }
+  local.resize(layers);
+  return local;
+}
+
 // The window of each layer: layer_types of transformers 5, else the rule of the family.
 void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
   if (family.fields.window == nullptr) return;
@@ -70,8 +114,10 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
   if (!switched || config.flag("use_sliding_window", false)) {
     window = config.integer(family.fields.window, family.defaults.window,
                             {.least = 0, .most = kMostRows, .null_is_zero = true});
-    if (family.window_both_sides && window > 0) window = window / 2 + 1;
+    if (a.window_both_sides && window > 0) window = window / 2 + 1;
   }
+  std::vector<bool> local;
+  if (windows == Windows::kListed) local = local_layers(config, a.layers.size());
   for (size_t i = 0; i < a.layers.size() && config.status().ok(); ++i) {
     LayerPlan& layer = a.layers[i];
     const auto number = static_cast<int64_t>(i);
@@ -91,22 +137,28 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
           slides = i % 2 == 0;
           break;
         case Windows::kPattern:
-          slides = (number + 1) % config.integer("sliding_window_pattern", 6, {}) != 0;
+          slides = (number + 1) % config.integer("sliding_window_pattern",
+                                                 family.defaults.window_pattern, {}) !=
+                   0;
           break;
         case Windows::kBetweenFull:
           slides = number % config.integer("global_attn_every_n_layers", 3, {}) != 0;
           break;
         case Windows::kUpper:
-          slides =
-              number >= config.integer("max_window_layers", 28, {.least = 0, .most = kMostRows});
+          slides = number >= config.integer("max_window_layers", family.defaults.window_pattern,
+                                            {.least = 0, .most = kMostRows});
           break;
         case Windows::kWithoutRope:
           slides = layer.rope < 0;
+          break;
+        case Windows::kListed:
+          slides = local[i];
           break;
       }
     }
     layer.window = slides ? window : 0;
     if (a.ropes.size() > 1) layer.rope = slides ? 1 : 0;
+    if (family.rope_in_windows && window > 0 && !slides) layer.rope = -1;
   }
 }
 
@@ -118,9 +170,18 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
                                      .partial_rotary_field = family.fields.partial_rotary,
                                      .head_dim = a.head_dim,
                                      .positions = family.defaults.positions,
-                                     .phi3 = std::string_view(family.model_type) == "phi3"};
-  const bool by_type =
-      family.windows == Windows::kPattern || family.windows == Windows::kBetweenFull;
+                                     .phi3 = std::string_view(family.model_type) == "phi3",
+                                     .ntk = family.up_first,
+                                     .alpha = family.norm_after_rope};
+  if (family.fields.rotary_dim != nullptr) {
+    const int64_t rotated = config.integer(family.fields.rotary_dim, 64, {.most = a.head_dim});
+    fallback.partial_rotary = static_cast<double>(rotated) / static_cast<double>(a.head_dim);
+  }
+  if (family.fields.dynamic_factor != nullptr && config.has(family.fields.dynamic_factor)) {
+    fallback.dynamic_factor = config.number(family.fields.dynamic_factor, 0.0, {});
+    fallback.dynamic_positions = config.integer("max_trained_positions", 2048, {.most = kMostRows});
+  }
+  const bool by_type = family.rope_of_windows;
   if (by_type && config.has_members("rope_parameters") &&
       !config.has_members("rope_parameters.full_attention")) {
     config.fail("rope_parameters.full_attention", "an object", "nothing");
@@ -134,6 +195,10 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
     fallback.theta_field = family.fields.local_theta;
     fallback.scaled = false;
     a.ropes.emplace_back(config, "rope_parameters.sliding_attention", fallback);
+  }
+  if (family.unscaled_windows) {
+    fallback.base_only = true;
+    a.ropes.emplace_back(config, "rope_parameters", fallback);
   }
   if (family.windows != Windows::kWithoutRope) return;
   for (size_t i = 0; i < a.layers.size() && config.status().ok(); ++i) {
@@ -154,6 +219,9 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   if (fields.scale != nullptr) {
     scale = 1.0 / std::sqrt(config.number(fields.scale, defaults.scale, {}));
   }
+  if (fields.scale_factor != nullptr) scale = config.number(fields.scale_factor, 1.0, {});
+  // The mean of three products: content with content, and with positions in both directions.
+  if (a.relative_span > 0) scale /= std::sqrt(3.0);
   if (family.unit_scale || !config.flag(fields.scales, true)) scale = 1.0;
   const bool by_layer = config.flag(fields.scale_by_layer, false);
   for (size_t i = 0; i < a.layers.size(); ++i) {
@@ -163,12 +231,24 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   a.attention_cap =
       static_cast<float>(config.number(fields.attention_cap, defaults.attention_cap, cap));
   a.logit_cap = static_cast<float>(config.number(fields.logit_cap, defaults.logit_cap, cap));
-  if (a.scales_logits) {
-    a.logit_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.width)));
-  }
   if (family.scales_embedding || config.flag(fields.scale_embedding, false)) {
     a.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(a.width)));
   }
+  if (fields.embedding_factor != nullptr) {
+    a.embedding_scale = static_cast<float>(config.number(fields.embedding_factor, 1.0, {}));
+  }
+  a.residual_factor = static_cast<float>(config.number(fields.residual_factor, 1.0, {}));
+  a.logit_factor =
+      static_cast<float>(config.number(fields.logit_factor, defaults.logit_factor, {}) /
+                         config.number(fields.logit_divisor, 1.0, {}));
+  if (a.scales_logits) {
+    a.logit_factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.width)));
+  }
+  if (family.alibi) {
+    a.alibi_slopes.resize(static_cast<size_t>(a.heads));
+    alibi_slopes(a.alibi_slopes);
+  }
+  a.qkv_cap = static_cast<float>(config.number(fields.qkv_cap, 0.0, cap));
 }
 
 // The id of padding, where the family uses one: RoBERTa counts positions from it, and a classifier
@@ -196,17 +276,57 @@ void read_padding(ConfigReader& config, const Family& family, Architecture& a) {
   a.padding_id = std::max<int64_t>(-1, config.integer(field, -1, {-kMostRows, kMostRows}));
 }
 
+// DeBERTa v2 and v3: scores of content with positions, in both directions, by the matrices of
+// queries and keys. Other forms are refused.
+void read_relative_content(ConfigReader& config, Architecture& a) {
+  for (const auto& [field, absent] : {std::pair{"relative_attention", false},
+                                      {"share_att_key", false},
+                                      {"position_biased_input", true}}) {
+    if (config.flag(field, absent) != absent) continue;
+    config.fail(field, absent ? "false" : "true", described(config.find(field)));
+  }
+  std::string types;
+  if (config.has("pos_att_type")) types = config.text("pos_att_type", "");
+  for (size_t i = 0; config.has("pos_att_type." + std::to_string(i)); ++i) {
+    types += config.text(("pos_att_type." + std::to_string(i)).c_str(), "") + ' ';
+  }
+  if (types.find("c2p") == std::string::npos || types.find("p2c") == std::string::npos) {
+    config.fail("pos_att_type", "c2p and p2c", '"' + types + '"');
+  }
+  const std::string norm = config.text("norm_rel_ebd", "none");
+  a.relative_norm = norm == "layer_norm";
+  if (!a.relative_norm && norm != "none") {
+    config.fail("norm_rel_ebd", "layer_norm or none", '"' + norm + '"');
+  }
+  const Integers whole{.least = -1, .most = kMostRows};
+  a.relative_span = config.integer("position_buckets", -1, whole);
+  a.bucket_distance = config.integer("max_relative_positions", -1, whole);
+  if (a.bucket_distance < 1) {
+    a.bucket_distance = config.integer("max_position_embeddings", 512, {.most = kMostRows});
+  }
+  // Half of the buckets have one distance each; the logarithm of the others needs a base above 1.
+  if (a.relative_span < 4 || a.bucket_distance <= a.relative_span / 2 + 1) {
+    config.fail("position_buckets", "4 to twice the number of positions - 3",
+                std::to_string(a.relative_span));
+  }
+}
+
 void read_positions(ConfigReader& config, const Family& family, Architecture& a) {
   const Names& names = family.names;
   if (names.position != nullptr && family.fields.positions != nullptr) {
-    a.positions =
-        config.integer(family.fields.positions, family.defaults.positions, {.most = kMostRows});
     // A configuration may name the largest number of rows.
-    a.first_position = family.position_offset;
-    a.positions = std::min(kMostRows, a.positions + a.first_position);
+    a.first_position = family.first_position;
+    a.positions = std::min(kMostRows, a.first_position + config.integer(family.fields.positions,
+                                                                        family.defaults.positions,
+                                                                        {.most = kMostRows}));
   }
   read_padding(config, family, a);
-  if (names.token_type != nullptr) a.token_types = config.integer("type_vocab_size", 2, {});
+  if (names.token_type != nullptr) {
+    a.token_types = config.integer("type_vocab_size", family.defaults.token_types, {.least = 0});
+  }
+  if (family.token_dropout && config.flag("token_dropout", false)) {
+    a.mask_id = config.integer("mask_token_id", -1, {.least = 0, .most = a.vocabulary - 1});
+  }
   if (names.relative_bias != nullptr) {
     const char* const field = "relative_attention_num_buckets";
     a.buckets = config.integer(field, 32, {.least = 4});
@@ -218,6 +338,7 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
         config.integer(fixed ? nullptr : "relative_attention_max_distance", 128,
                        {.least = a.buckets / (a.causal ? 2 : 4) + 1, .most = kMostRows});
   }
+  if (names.relative_embedding != nullptr) read_relative_content(config, a);
   if (names.patch != nullptr) {
     constexpr int64_t kMostPixels = 1 << 14, kMostPatch = 1 << 9, kMostChannels = 1 << 6;
     a.image_size = config.integer("image_size", 224, {.most = kMostPixels});
@@ -233,17 +354,29 @@ void check_settings(ConfigReader& config, const Family& family) {
     if (value == nullptr || value->kind == ConfigValue::Kind::kNull) continue;
     const std::string text =
         value->kind == ConfigValue::Kind::kText ? value->text : described(value);
-    if (text != setting.value) config.fail(setting.field, setting.value, described(value));
+    const bool is_field = setting.value[0] == '=';
+    const std::string wanted =
+        is_field ? described(config.find(setting.value + 1)) : std::string(setting.value);
+    if (text != wanted) config.fail(setting.field, wanted, described(value));
   }
 }
 
 // Weights in other forms than numbers: `quantization` is MLX's name.
 void check_quantization(ConfigReader& top) {
-  for (const char* const name : {"quantization_config", "quantization"}) {
+  for (const std::string name : {"quantization_config", "quantization"}) {
     if (!top.has_members(name) && !top.has(name)) continue;
     const ConfigValue* const value = top.find(name);
-    top.fail(name, "none: weights of F32, F16 or BF16",
-             value == nullptr ? "an object" : described(value));
+    ConfigReader group(top, name);
+    const std::string method = group.text("quant_method", "mlx"),
+                      mode = group.text("mode", "affine");
+    const std::string version = group.text("version", "gemm");
+    const int64_t bits = group.integer("bits", 0, {.least = 0});
+    const bool is_read = (method == "mlx" && mode == "affine") || method == "gptq" ||
+                         (method == "awq" && version == "gemm");
+    if (value == nullptr && is_read && (bits == 4 || (bits == 8 && method != "awq"))) continue;
+    const std::string kind = method + (bits > 0 ? " of " + std::to_string(bits) + " bits" : "");
+    top.fail(name, "none, or 4 or 8 bits of MLX (affine) or GPTQ, or 4 of AWQ (gemm)",
+             value == nullptr ? kind : described(value));
   }
 }
 
@@ -266,49 +399,94 @@ Status read_end_ids(const Config& config, const std::string& setting, std::vecto
   return {};
 }
 
-Status family_of(const Config& config, const Family*& family) {
-  ConfigReader top(config, "");
-  family = top.has("model_type") ? find_family(top.text("model_type", "")) : nullptr;
+// The family of a configuration, and where its fields are.
+struct Chosen {
+  const Family* family = nullptr;
+  std::string model_type = {};
+  std::string prefix = {};  // of the fields, as in "text_config."
+  bool text_part = false;
+};
+
+Status choose_family(const Config& given, Chosen& chosen) {
+  ConfigReader top(given, "");
+  std::string type_field = "model_type";
+  std::string type = top.has("model_type") ? top.text("model_type", "") : "";
+  chosen.model_type = type;
+  const TextPart* const part = find_text_part(type);
+  chosen.text_part = part != nullptr;
+  if (part != nullptr) {
+    // Older files of Qwen2-VL have no text_config: its settings stand at the top.
+    if (top.has_members("text_config")) chosen.prefix = "text_config.";
+    if (!chosen.prefix.empty() && top.has(chosen.prefix + type_field)) {
+      type_field = chosen.prefix + type_field;
+      type = top.text(type_field.c_str(), "");
+      const TextPart* const inner = find_text_part(type);
+      if (inner != nullptr) type = inner->text;
+    } else {
+      type = part->text;
+    }
+  }
+  chosen.family = find_family(type);
+  if (type == "nomic_bert" && top.has("n_embd")) chosen.family = &nomic_bert_of_remote_code();
+  const ConfigValue* const positions = top.find("position_embedding_type");
+  const bool alibi = positions != nullptr && positions->text == "alibi";
+  if (type == "bert" && alibi) chosen.family = &jina_bert();
   MULTIHEAD_TRY(top.status());
-  if (family != nullptr) return {};
-  std::string known;
-  for (const Family& each : families())
-    known += (known.empty() ? "" : ", ") + std::string(each.model_type);
-  return setting_error("model_type", "one of " + known + ", gemma3",
-                       described(top.find("model_type")));
+  const auto fits = [&](const Family& family) {
+    return part == nullptr || (family.causal && family.encoder == nullptr);
+  };
+  if (chosen.family != nullptr && fits(*chosen.family)) return {};
+  std::string known = "one of ";
+  for (const Family& each : families()) {
+    if (fits(each)) known += std::string(each.model_type) + ", ";
+  }
+  for (const TextPart& each : text_parts()) known += std::string(each.model_type) + ", ";
+  known.resize(known.size() - 2);
+  return setting_error(type_field, known, described(top.find(type_field)));
 }
 
-Status read_stack(const Config& given, const Family& of, Architecture& architecture) {
+Status read_stack(const Config& given, const Chosen& chosen, Architecture& architecture) {
   ConfigReader top(given, "");
-  const Family* const family = &of;
+  const Family* const family = chosen.family;
+  const std::string& prefix = chosen.prefix;
   check_quantization(top);
-  ConfigReader config(given, family->config_prefix);
+  ConfigReader config(given, prefix);
   const Fields& fields = family->fields;
   const Defaults& defaults = family->defaults;
   const Names& names = family->names;
   Architecture a;
   a.family = family;
+  a.model_type = chosen.model_type;
+  a.text_part = chosen.text_part;
   a.neighbour_pairs = top.flag("gguf/neighbour_pairs", false);
   a.from_gguf = top.flag("gguf", false);
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
   MULTIHEAD_TRY(top.status());
   check_settings(config, *family);
-  const auto extent = [&](const char* field, int64_t absent = 0, int64_t most = kMostWidth) {
+  const auto extent = [&](const char* fields_of, int64_t absent = 0, int64_t most = kMostWidth) {
+    std::string names_of = fields_of;
+    size_t end = names_of.find('|');
+    while (end != std::string::npos && !config.has(names_of.substr(0, end))) {
+      names_of.erase(0, end + 1);
+      end = names_of.find('|');
+    }
+    names_of = names_of.substr(0, end);
+    const char* const field = names_of.c_str();
     if (config.find(field) == nullptr && absent == 0) config.fail(field, "a number", "nothing");
     return config.integer(field, std::max<int64_t>(1, absent), {.most = most});
   };
-  a.width = extent(fields.width);
+  a.width = extent(fields.width, a.text_part ? defaults.width : 0);
   a.heads = extent(fields.heads, defaults.heads);
   // T5's decoder has as many layers as the encoder unless it says otherwise.
   const bool as_encoder = family->encoder != nullptr && !config.has(fields.layers);
-  const int64_t layers =
-      extent(as_encoder ? family->encoder->fields.layers : fields.layers, 0, kMostLayers);
+  const int64_t layers = extent(as_encoder ? family->encoder->fields.layers : fields.layers,
+                                a.text_part ? defaults.layers : 0, kMostLayers);
   if (names.embedding != nullptr) {
     const char* const field = config.has(fields.vocabulary) ? fields.vocabulary : "vocab_size";
     a.vocabulary = extent(field, defaults.vocabulary, kMostRows);
   }
   const Integers or_derived{.null_is_zero = true};
-  a.mlp = config.integer(fields.mlp, 0, or_derived);
+  a.mlp = config.integer(fields.mlp, a.text_part ? defaults.mlp : 0, or_derived);
   if (a.mlp == 0) a.mlp = 4 * a.width;
   a.embedding_width =
       names.embedding_projection != nullptr ? config.integer("embedding_size", 128, {}) : a.width;
@@ -333,9 +511,8 @@ Status read_stack(const Config& given, const Family& of, Architecture& architect
   }
   MULTIHEAD_TRY(config.status());
   a.layers.resize(static_cast<size_t>(layers));
-  a.parameter_sets = names.embedding_projection != nullptr
-                         ? config.integer("num_hidden_groups", 1, {.most = layers})
-                         : layers;
+  a.parameter_sets =
+      family->shares_layers ? config.integer("num_hidden_groups", 1, {.most = layers}) : layers;
   for (int64_t i = 0; i < layers; ++i) {
     // Layer i of L belongs to group floor(i / (L / groups)).
     a.layers[static_cast<size_t>(i)].weights = i * a.parameter_sets / layers;
@@ -349,21 +526,31 @@ Status read_stack(const Config& given, const Family& of, Architecture& architect
     a.tied = a.tied || family->tied_by_files;
   }
   const bool qkv_default = family->qkv_bias, output_default = family->output_bias;
-  a.qkv_bias = config.flag(fields.attention_bias, qkv_default);
-  a.output_bias = config.flag(fields.attention_bias, output_default);
+  const auto either = [](const char* one, const char* other) { return one ? one : other; };
+  a.qkv_bias = config.flag(either(fields.qkv_bias, fields.attention_bias), qkv_default);
+  a.output_bias = config.flag(either(fields.output_bias, fields.attention_bias), output_default);
   a.mlp_bias = config.flag(fields.mlp_bias, family->mlp_bias);
-  a.norm_bias = config.flag(fields.norm_bias, fields.norm_bias == nullptr);
+  a.norm_bias = config.flag(fields.norm_bias, fields.norm_bias == nullptr && family->norm_bias);
   a.transform_bias = config.flag(fields.transform_bias, fields.transform_bias == nullptr);
-  a.window_both_sides = family->window_both_sides;
+  const bool both_sides = config.flag(family->both_sides_field, false);
+  if (family->classifier == Classifier::kTransform) {
+    const char* const field = "classifier_pooling";
+    const std::string pooling = config.text(field, "cls");
+    a.classifies_mean = pooling == "mean";
+    if (!a.classifies_mean && pooling != "cls")
+      config.fail(field, "cls or mean", '"' + pooling + '"');
+  }
+  a.window_both_sides = family->window_both_sides || both_sides;
   if (names.patch != nullptr) a.qkv_bias = config.flag("qkv_bias", true);
-  a.parallel = family->parallel_field != nullptr && config.flag(family->parallel_field, true);
-  a.causal = family->causal && config.flag("is_causal", true);
+  a.parallel = config.flag(family->parallel_field, family->parallel);
+  a.one_norm = a.parallel && family->one_norm;
+  a.causal = family->causal && !both_sides && config.flag("is_causal", true);
   read_activation(config, *family, a);
   read_positions(config, *family, a);
   read_ropes(config, *family, a);
   read_windows(config, *family, a);
   read_scales(config, *family, a);
-  if (family->causal && !a.causal &&
+  if (family->causal && !a.causal && !a.window_both_sides &&
       std::any_of(a.layers.begin(), a.layers.end(),
                   [](const LayerPlan& layer) { return layer.window > 0; })) {
     config.fail("is_causal", "true, or no sliding windows", "false");
@@ -372,7 +559,6 @@ Status read_stack(const Config& given, const Family& of, Architecture& architect
   MULTIHEAD_TRY(config.status());
   if (family->causal) {
     // Only language models generate.
-    const std::string prefix(family->config_prefix);
     MULTIHEAD_TRY(read_end_ids(given, prefix + "eos_token_id", a.end_ids));
     if (a.end_ids.empty() && !prefix.empty()) {
       MULTIHEAD_TRY(read_end_ids(given, "eos_token_id", a.end_ids));
@@ -390,14 +576,16 @@ Status read_stack(const Config& given, const Family& of, Architecture& architect
 }  // namespace
 
 Status read_architecture(const Config& config, Architecture& architecture, Architecture& encoder) {
-  const Family* family = nullptr;
-  MULTIHEAD_TRY(family_of(config, family));
+  Chosen chosen;
+  MULTIHEAD_TRY(choose_family(config, chosen));
+  const Family* const of_encoder = chosen.family->encoder;
+  if (of_encoder == nullptr) return read_stack(config, chosen, architecture);
   // An encoder that was saved by itself is a model with one stack.
   const auto found = config.find("architectures.0");
   const bool alone = found != config.end() && found->second.text.ends_with("EncoderModel");
-  if (family->encoder != nullptr && alone) family = family->encoder;
-  if (family->encoder != nullptr) MULTIHEAD_TRY(read_stack(config, *family->encoder, encoder));
-  return read_stack(config, *family, architecture);
+  MULTIHEAD_TRY(
+      read_stack(config, {of_encoder, of_encoder->model_type}, alone ? architecture : encoder));
+  return alone ? Status() : read_stack(config, chosen, architecture);
 }
 
 }  // namespace multihead::models

@@ -22,31 +22,40 @@ struct LayerPlan {
 
 struct Architecture {
   const Family* family = nullptr;
+  std::string model_type;  // as config.json has it
+  bool text_part = false;
   int64_t width = 0, embedding_width = 0, mlp = 0, vocabulary = 0;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t positions = 0;       // rows of the position embedding; 0: none
   int64_t first_position = 0;  // of the first token
   int64_t token_types = 0;
   int64_t buckets = 0, bucket_distance = 0;  // of relative positions; 0: none
-  int64_t padding_id = -1;                   // pad_token_id
-  int64_t parameter_sets = 0;                // different LayerPlan::weights
+  int64_t relative_span = 0;                 // largest bucket of DeBERTa's distances; 0: none
+  bool relative_norm = false;
+  int64_t padding_id = -1;     // pad_token_id
+  int64_t mask_id = -1;        // with token_dropout
+  int64_t parameter_sets = 0;  // different LayerPlan::weights
   int64_t image_size = 0, patch_size = 0, channels = 0;
   int64_t labels = 0;  // named by the configuration; 0: the matrix decides
   bool causal = false;
   bool window_both_sides = false;
   bool norm_bias = true, transform_bias = true;
+  bool classifies_mean = false;  // of Classifier::kTransform
   float eps = 0.0F;
   float embedding_scale = 1.0F;
-  float attention_cap = 0.0F, logit_cap = 0.0F;
-  float logit_scale = 1.0F;
+  float residual_factor = 1.0F;                                  // of what attention and MLP add
+  float logit_factor = 1.0F;                                     // before the cap
+  float attention_cap = 0.0F, logit_cap = 0.0F, qkv_cap = 0.0F;  // 0: none
   Activation activation = Activation::kGelu;
   bool gated = false;
-  bool from_gguf = false, neighbour_pairs = false;  // see models/io/gguf.h
-  bool parallel = false;
+  bool squares = false;                             // the MLP's activation is relu(x)^2
+  bool from_gguf = false, neighbour_pairs = false;  // see models/gguf_settings.h
+  bool parallel = false, one_norm = false;
   bool tied = true;
   bool scales_logits = false;  // see Family::scales_tied_logits
   bool qkv_bias = false, output_bias = false, mlp_bias = false, output_head_bias = false;
-  std::string architecture;  // class that the file was written for, or empty
+  std::vector<float> alibi_slopes;  // of each head; empty: none
+  std::string architecture;         // class that the file was written for, or empty
   std::vector<LayerPlan> layers;
   std::vector<RopeFrequencies> ropes;
   std::vector<int32_t> end_ids;

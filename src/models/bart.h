@@ -82,12 +82,12 @@ constexpr Family bart_stack(const char* model_type, const Names& names) {
           .fields = kBartEncoderFields,
           .defaults = {.positions = 1024, .eps = 1e-5, .activation = "gelu"},
           .names = names,
-          .position_offset = 2};
+          .first_position = 2};
 }
 
 constexpr Family marian_stack(const Names& names) {
   Family family = bart_stack("marian", without_embedding_norm(names));
-  family.position_offset = 0;
+  family.first_position = 0;
   family.sinusoids = Sinusoids::kOfWidth;
   return family;
 }

@@ -27,12 +27,15 @@ class Builder {
     const ValueId attention_input =
         norm(names_.attention_norm, &LayerParameters::attention_norm, graph_.input);
     const ValueId attended = add_projection(attend(attention_input), &LayerParameters::o, a_.width);
-    const ValueId attn_out =
-        norm_in_place(names_.attention_out_norm, &LayerParameters::attention_out_norm, attended);
+    const ValueId attn_out = scaled(
+        norm_in_place(names_.attention_out_norm, &LayerParameters::attention_out_norm, attended));
     graph_.values[at(attn_out)].site = Site::kAttnOut;
     if (a_.parallel) {
-      // GPT-NeoX: the MLP reads the input of the layer, too.
-      const ValueId mlp_input = norm(names_.mlp_norm, &LayerParameters::mlp_norm, graph_.input);
+      // The MLP reads the input of the layer, too, behind the same norm (GPT-J) or one of its own
+      // (GPT-NeoX).
+      const ValueId mlp_input =
+          a_.one_norm ? attention_input
+                      : norm(names_.mlp_norm, &LayerParameters::mlp_norm, graph_.input);
       const ValueId sum = add(graph_.input, attn_out);
       graph_.output = add(sum, mlp(mlp_input));
     } else {
@@ -98,11 +101,18 @@ class Builder {
 
   // The value after an operation that changes it where it is.
   ValueId changed(Operation::Kind kind, ValueId in,
-                  NormParameters LayerParameters::*parameters = nullptr) {
+                  NormParameters LayerParameters::*parameters = nullptr, float number = 0.0F) {
     const nn::Value& before = graph_.value(in);
     const ValueId out = graph_.add({.width = before.width, .heads = before.heads, .replaces = in});
-    graph_.operations.push_back({.kind = kind, .in = in, .out = out, .norm = parameters});
+    graph_.operations.push_back(
+        {.kind = kind, .in = in, .out = out, .norm = parameters, .number = number});
     return out;
+  }
+
+  // The output of attention or MLP times the factor of the residual stream.
+  ValueId scaled(ValueId in) {
+    if (a_.residual_factor == 1.0F) return in;
+    return changed(Operation::Kind::kScale, in, nullptr, a_.residual_factor);
   }
 
   ValueId attend(ValueId input) {
@@ -112,7 +122,7 @@ class Builder {
     const int64_t step = mixed ? 3 * d : d;
     ValueId q = columns(all, a_.heads, 0, step);
     ValueId k = columns(all, a_.kv_heads, mixed ? d : a_.q_width(), step);
-    const ValueId v = columns(all, a_.kv_heads, mixed ? 2 * d : a_.q_width() + a_.kv_width(), step);
+    ValueId v = columns(all, a_.kv_heads, mixed ? 2 * d : a_.q_width() + a_.kv_width(), step);
     if (layer_.qkv.given()) {
       project(input, &LayerParameters::qkv, all);
     } else {
@@ -120,14 +130,22 @@ class Builder {
       project(input, &LayerParameters::k, k, Operation::Share::kHeads);
       project(input, &LayerParameters::v, v, Operation::Share::kHeads);
     }
+    if (a_.qkv_cap > 0) {
+      for (ValueId* const each : {&q, &k, &v}) {
+        *each = changed(Operation::Kind::kClamp, *each, nullptr, a_.qkv_cap);
+      }
+    }
+    const auto rotate = [&] {
+      q = changed(Operation::Kind::kRotate, q);
+      k = changed(Operation::Kind::kRotate, k);
+    };
+    const bool norm_last = a_.family->norm_after_rope;
+    if (a_.family->rope && norm_last) rotate();
     if (names_.q_norm != nullptr) {
       q = changed(Operation::Kind::kNormHeads, q, &LayerParameters::q_norm);
       k = changed(Operation::Kind::kNormHeads, k, &LayerParameters::k_norm);
     }
-    if (a_.family->rope) {
-      q = changed(Operation::Kind::kRotate, q);
-      k = changed(Operation::Kind::kRotate, k);
-    }
+    if (a_.family->rope && !norm_last) rotate();
     graph_.values[at(q)].site = Site::kQ;
     graph_.values[at(k)].site = Site::kK;
     graph_.values[at(v)].site = Site::kV;
@@ -178,7 +196,10 @@ class Builder {
     const auto part = [&](int64_t first) {
       return graph_.add({.width = a_.mlp, .whole = all, .column = first, .head_step = a_.mlp});
     };
-    const ValueId first = part(0), second = a_.gated ? part(a_.mlp) : kNoValue;
+    // The gate, and the factor that it multiplies.
+    const bool swapped = a_.family->up_first;
+    const ValueId first = part(swapped ? a_.mlp : 0);
+    const ValueId second = a_.gated ? part(swapped ? 0 : a_.mlp) : kNoValue;
     if (layer_.gate_up.given()) {
       project(input, &LayerParameters::gate_up, all);
     } else if (a_.gated) {
@@ -189,10 +210,12 @@ class Builder {
     }
     const ValueId hidden =
         graph_.add({.width = a_.mlp, .site = Site::kMlpHidden, .replaces = first});
+    const ValueId factor = a_.squares ? first : second;
     graph_.operations.push_back(
-        {.kind = Operation::Kind::kActivate, .in = first, .in2 = second, .out = hidden});
-    const ValueId out = norm_in_place(names_.mlp_out_norm, &LayerParameters::mlp_out_norm,
-                                      add_projection(hidden, &LayerParameters::down, a_.width));
+        {.kind = Operation::Kind::kActivate, .in = first, .in2 = factor, .out = hidden});
+    const ValueId out =
+        scaled(norm_in_place(names_.mlp_out_norm, &LayerParameters::mlp_out_norm,
+                             add_projection(hidden, &LayerParameters::down, a_.width)));
     graph_.values[at(out)].site = Site::kMlpOut;
     return out;
   }

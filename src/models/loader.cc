@@ -19,6 +19,8 @@
 #include "engine/error/printable.h"
 #include "models/architecture.h"
 #include "models/config_reader.h"
+#include "models/gguf_settings.h"
+#include "models/grouped_weights.h"
 #include "models/layer_graph.h"
 #include "models/loader.h"
 #include "models/parameters.h"
@@ -57,16 +59,19 @@ std::string_view without_wrappers(std::string_view name) {
 // The type of memory that needs no conversion. F64 is narrowed; blocks that memory does not have
 // become int8, which has more digits than they.
 WeightType same_type(Stored type) {
-  if (type == Stored::kQ4_0) return WeightType::kInt4;
-  return has_stored_blocks(type) ? WeightType::kInt8
-         : type == Stored::kF16  ? WeightType::kF16
-         : type == Stored::kBF16 ? WeightType::kBF16
-                                 : WeightType::kF32;
+  if (type == Stored::kQ4_0 || type == Stored::kInt4) return WeightType::kInt4;
+  return has_stored_blocks(type) || type == Stored::kGroups ? WeightType::kInt8
+         : type == Stored::kF16                             ? WeightType::kF16
+         : type == Stored::kBF16                            ? WeightType::kBF16
+                                                            : WeightType::kF32;
 }
 
 // Bytes of a number whose bytes are in the order of the file; 1 for blocks, which are read by
-// bytes.
-size_t number_bytes(Stored type) { return has_stored_blocks(type) ? 1 : form_of(type).bytes; }
+// bytes. Rows of int8 and int4 have scales of two bytes.
+size_t number_bytes(Stored type) {
+  if (type >= Stored::kInt8) return sizeof(Float16);
+  return has_stored_blocks(type) ? 1 : form_of(type).bytes;
+}
 
 DType dtype_of(Stored type) {
   return type == Stored::kF16 ? DType::kF16 : type == Stored::kBF16 ? DType::kBF16 : DType::kF32;
@@ -74,7 +79,9 @@ DType dtype_of(Stored type) {
 
 // True if a matrix of `type` has the bytes of the file.
 bool same_bytes(Stored stored, WeightType type) {
-  return stored != Stored::kF64 && !has_stored_blocks(stored) && same_type(stored) == type;
+  const bool changes = stored == Stored::kF64 || stored == Stored::kGroups ||
+                       (has_stored_blocks(stored) && stored < Stored::kInt8);
+  return !changes && same_type(stored) == type;
 }
 
 // True if a matrix of `type` holds the file's integers and scales, with the scales in front.
@@ -91,6 +98,9 @@ struct Part {
   bool transposed = false;         // the target is (columns, rows)
   bool plus_one = false;           // the target holds 1 + each element
   bool once = false;               // read for a source and not for each token
+  bool quantized = false;          // stored as rows of int8 or int4, never transposed
+  bool stands_transposed = false;  // other files of the family have the tensor transposed
+  bool is_setting = false;         // no parameter: a vector of State::rope_factors
   int64_t pairs = 0;               // head_dim if neighbouring rows are rotated together; else 0
   WeightMatrix* matrix = nullptr;  // the target, or
   Vector* vector = nullptr;
@@ -104,7 +114,7 @@ struct Part {
   int64_t elements() const { return rows * columns; }
   size_t row_bytes() const {
     const StoredForm& form = form_of(stored);
-    return static_cast<size_t>(columns / form.numbers) * form.bytes;
+    return static_cast<size_t>((columns + form.numbers - 1) / form.numbers) * form.bytes;
   }
   // True if the target has the bytes of the file.
   bool keeps_bytes() const {
@@ -124,13 +134,15 @@ struct Part {
 }  // namespace
 
 struct ModelLoader::State {
+  Config config;
   std::vector<StoredTensor> tensors;
+  std::vector<GroupedWeights> groups;  // of the last tensors
   std::map<std::string, size_t, std::less<>> by_name;
   OpenOptions options;
   std::shared_ptr<Model::Internals> model = std::make_shared<Model::Internals>();
   Model::Internals* stack = model.get();  // whose tensors are looked for: the model or its encoder
   std::vector<Part> parts;
-  std::vector<size_t> needed;                     // tensors of `parts`
+  std::vector<size_t> needed;                     // tensors of `parts`, or of their groups
   std::vector<size_t> part_of;                    // by tensor; parts.size() if it is not needed
   std::map<const WeightMatrix*, std::byte*> own;  // memory of matrices that are not views
   std::span<std::byte> unused;                    // the rest of the last block of model->memory
@@ -140,6 +152,8 @@ struct ModelLoader::State {
   std::string missing, wrong;
   engine::Buffer floats, narrowed_row;  // rows in f32
   bool in_heads = false;                // names of heads have no prefix
+  Vector rope_factors[std::size(kRopeFactors)];
+  std::vector<Vector*> unit_weights;  // of norms without parameters
 
   Architecture& plan() { return stack->architecture; }
   // Of the stack that embeds.
@@ -167,7 +181,9 @@ struct ModelLoader::State {
       rest_of_names = end == std::string_view::npos ? "" : rest_of_names.substr(end + 1);
       const size_t number = name.find('#');
       if (number != std::string::npos) name.replace(number, 1, std::to_string(layer));
-      for (const std::string_view prefix : stack->architecture.family->prefixes) {
+      const Architecture& a = stack->architecture;
+      for (const std::string_view prefix :
+           a.text_part ? text_part_prefixes() : a.family->prefixes) {
         result.push_back(std::string(prefix) + name + std::string(suffix));
         // Older names of LayerNorm's parameters.
         if (suffix == ".weight") result.push_back(std::string(prefix) + name + ".gamma");
@@ -188,6 +204,11 @@ struct ModelLoader::State {
     list += (list.empty() ? "" : ", ") + engine::printable(text, 120);
   }
 
+  static std::optional<Stored> type_of(const StoredTensor& stored, int64_t rows, int64_t columns) {
+    const std::optional<Stored> quantized = stored_rows(stored, rows, columns);
+    return quantized ? quantized : stored_type(stored.type);
+  }
+
   // Adds a part of rows * columns elements; null if its tensor is missing or has another shape.
   Part* add(const char* names, int64_t layer, std::string_view suffix, int64_t rows,
             int64_t columns, bool transposed) {
@@ -200,15 +221,19 @@ struct ModelLoader::State {
       return nullptr;
     }
     const StoredTensor& stored = tensors[*tensor];
-    const std::optional<Stored> type = stored_type(stored.type);
+    const bool quantized = stored_rows(stored, rows, columns).has_value();
+    const std::optional<Stored> type = type_of(stored, rows, columns);
+    const bool stands_transposed = transposed;
+    transposed = transposed && !quantized;
     const Dims shape = columns == 1 && stored.shape.rank() < 2 ? Dims{rows}
                        : transposed                            ? Dims{columns, rows}
                                                                : Dims{rows, columns};
     // Convolutions and embeddings of images have more axes, with the elements in the same order.
     const bool fits =
-        stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns : stored.shape == shape;
+        quantized || (stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns
+                                              : stored.shape == shape);
     // Only rows of matrices can be blocks.
-    const bool whole = !type || form_of(*type).numbers == 1 ||
+    const bool whole = !type || quantized || form_of(*type).numbers == 1 ||
                        (columns > 1 && columns % form_of(*type).numbers == 0 && !transposed);
     if (!type && plan().from_gguf) {
       append(wrong, stored.name + ": " + stored.type +
@@ -231,9 +256,16 @@ struct ModelLoader::State {
     part.rows = transposed ? columns : rows;
     part.columns = transposed ? rows : columns;
     part.transposed = transposed;
+    part.quantized = quantized;
+    part.stands_transposed = stands_transposed;
     part.kept_end = rows;
     part_of[*tensor] = parts.size();
-    needed.push_back(*tensor);
+    if (*type == Stored::kGroups) {
+      for (const size_t each : groups[*tensor - (tensors.size() - groups.size())].tensors())
+        if (each != GroupedWeights::kNone) needed.push_back(each);
+    } else {
+      needed.push_back(*tensor);
+    }
     if (plan().neighbour_pairs &&
         (names == plan().family->names.q || names == plan().family->names.k)) {
       part.pairs = plan().head_dim;
@@ -262,8 +294,22 @@ struct ModelLoader::State {
   void add_norm(const char* names, int64_t layer, int64_t size, NormParameters& to,
                 bool layer_norm) {
     if (names == nullptr) return;
+    if (!plan().family->norm_parameters) {
+      to.weight.size = size;
+      unit_weights.push_back(&to.weight);
+      return;
+    }
     add_vector(names, layer, ".weight", size, to.weight, 0, plan().family->norm_plus_one);
     if (layer_norm && plan().norm_bias) add_vector(names, layer, ".bias", size, to.bias);
+  }
+
+  // Weights of norms that have none are ones, which are no tensor of the model.
+  Status fill_unit_weights() {
+    for (Vector* const weight : unit_weights) {
+      MULTIHEAD_TRY(allocate(*weight));
+      std::fill_n(weight->data, weight->size, 1.0F);
+    }
+    return {};
   }
 
   // A matrix with its own memory or as a view.
@@ -273,7 +319,7 @@ struct ModelLoader::State {
     Part* const part = add(names, layer, suffix, rows, columns, transposed);
     if (part == nullptr) return;
     part->matrix = &to;
-    to.type = as_stored ? same_type(part->stored) : memory_type(part->stored);
+    to.type = as_stored ? same_type(part->stored) : memory_type(part->stored, names);
     to.rows = rows;
     to.columns = columns;
   }
@@ -285,7 +331,10 @@ struct ModelLoader::State {
     if (bias) add_vector(names, layer, ".bias", rows, to.bias);
   }
 
-  WeightType memory_type(Stored stored) const {
+  WeightType memory_type(Stored stored, const char* names = nullptr) const {
+    const Names& n = model->architecture.family->names;
+    const bool is_table = names != nullptr && (names == n.embedding || names == n.output);
+    if (is_table && options.embedding_weights) return *options.embedding_weights;
     return options.weights.value_or(same_type(stored));
   }
 
@@ -300,13 +349,15 @@ struct ModelLoader::State {
   // heads, and fewer outputs are exchanged: two workers of WebAssembly decode 4 % faster in f32,
   // 1 % in bf16. But in int8 and int4 one matrix is 11 and 5 % faster, because every product rounds
   // its input first.
-  bool stacks(std::span<const Piece> pieces, int64_t layer) const {
+  bool stacks(std::span<const Piece> pieces, int64_t layer, int64_t columns) const {
     const auto stored = [&](const Piece& piece) {
       const std::optional<size_t> tensor = find(piece.names, layer, ".weight");
-      return tensor ? stored_type(tensors[*tensor].type) : std::nullopt;
+      return tensor ? type_of(tensors[*tensor], piece.rows, columns) : std::nullopt;
     };
     const std::optional<Stored> first = stored(pieces.front());
-    if (!first || (in_team && !cpu::has_blocks(memory_type(*first)))) return false;
+    // Relative positions are projected to queries and keys, too.
+    const bool apart = model->architecture.relative_span > 0;
+    if (!first || apart || (in_team && !cpu::has_blocks(memory_type(*first)))) return false;
     return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
       const std::optional<Stored> type = stored(piece);
       if (!type || memory_type(*type) != memory_type(*first)) return false;
@@ -318,7 +369,7 @@ struct ModelLoader::State {
   // computes them; else each by itself.
   void add_stacked(std::span<const Piece> pieces, int64_t layer, int64_t columns, bool bias,
                    Projection& stacked) {
-    if (!stacks(pieces, layer)) {
+    if (!stacks(pieces, layer, columns)) {
       for (const Piece& piece : pieces) {
         add_projection(piece.names, layer, piece.rows, columns, bias, *piece.alone);
       }
@@ -355,7 +406,7 @@ struct ModelLoader::State {
     norm(n.attention_sum_norm, a.width, layer.attention_sum_norm);
     norm(n.cross_norm, a.width, layer.cross_norm);
     norm(n.cross_sum_norm, a.width, layer.cross_sum_norm);
-    norm(n.mlp_norm, a.width, layer.mlp_norm);
+    if (!a.one_norm) norm(n.mlp_norm, a.width, layer.mlp_norm);
     norm(n.mlp_out_norm, a.width, layer.mlp_out_norm);
     norm(n.mlp_sum_norm, a.width, layer.mlp_sum_norm);
     const bool whole = a.family->norm_whole_qk;
@@ -389,7 +440,8 @@ struct ModelLoader::State {
     } else {
       add_projection(n.up, index, a.mlp, a.width, a.mlp_bias, layer.up, transposed);
     }
-    add_projection(n.down, index, a.width, a.mlp, a.mlp_bias, layer.down, transposed);
+    const bool down_bias = a.mlp_bias || a.family->down_bias;
+    add_projection(n.down, index, a.width, a.mlp, down_bias, layer.down, transposed);
   }
 
   // True if this is the encoder, and its embedding is the decoder's.
@@ -423,15 +475,50 @@ struct ModelLoader::State {
       add_matrix(n.position, 0, n.patch != nullptr ? "" : ".weight", a.positions, width, p.position,
                  false, true);
     }
-    if (n.token_type != nullptr) {
+    if (a.token_types > 0) {
       add_matrix(n.token_type, 0, ".weight", a.token_types, width, p.token_type, false, true);
     }
     add_norm(n.embedding_norm, 0, width, p.embedding_norm, true);
-    add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
+    if (a.family->shares_layers || width != a.width) {
+      add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
+    }
+    if (n.relative_embedding != nullptr) {
+      fill(add(n.relative_embedding, 0, ".weight", 2 * a.relative_span, a.width, false),
+           p.relative_bias);
+      if (a.relative_norm) add_norm(n.relative_norm, 0, a.width, p.relative_norm, true);
+    }
     if (n.relative_bias != nullptr) {
       fill(add(n.relative_bias, 0, ".weight", a.buckets, a.heads, false), p.relative_bias);
     }
     add_norm(n.final_norm, 0, a.width, p.final_norm, !a.family->rms_norm);
+  }
+
+  // Tensors of GGUF files with numbers that are settings.
+  void add_rope_factors() {
+    for (size_t i = 0; plan().from_gguf && i < std::size(kRopeFactors); ++i) {
+      const std::string name(kRopeFactors[i].tensor);
+      const std::optional<size_t> tensor = find(name.c_str(), 0, "");
+      if (!tensor) continue;
+      const int64_t count = tensors[*tensor].shape.elements();
+      Part* const part = add(name.c_str(), 0, "", count, 1, false);
+      fill(part, rope_factors[i]);
+      if (part == nullptr) continue;
+      part->is_setting = true;
+      model->info.parameters -= count;
+    }
+  }
+
+  // Reads the frequencies again, with the factors in place of the ones in `config`.
+  Status apply_rope_factors() {
+    for (size_t i = 0; i < std::size(kRopeFactors); ++i) {
+      const Vector& numbers = rope_factors[i];
+      for (int64_t at = 0; numbers.given() && at < numbers.size; ++at)
+        set_rope_factor(config, kRopeFactors[i], at, static_cast<double>(numbers.data[at]));
+    }
+    Architecture read, no_encoder;
+    MULTIHEAD_TRY(read_architecture(config, read, no_encoder));
+    plan().ropes = std::move(read.ropes);
+    return {};
   }
 
   bool written_for(std::string_view part) const {
@@ -457,7 +544,10 @@ struct ModelLoader::State {
       return expected || !a.architecture.ends_with("Model") ? Output::kLanguageModel
                                                             : Output::kNone;
     }
-    if (has(n.transform, ".weight")) return Output::kMaskedLanguageModel;
+    const bool masked = n.transform != nullptr
+                            ? has(n.transform, ".weight")
+                            : has(n.output, ".weight") || written_for("ForMaskedLM");
+    if (masked) return Output::kMaskedLanguageModel;
     if (has(n.question, ".weight")) return Output::kQuestionAnswering;
     return has(n.classifier, ".weight") ? Output::kClassification : Output::kNone;
   }
@@ -476,6 +566,13 @@ struct ModelLoader::State {
       info.has_pooler = true;
     }
     in_heads = true;
+    const bool transforms =
+        family.classifier == Classifier::kTransform &&
+        (info.output == Output::kClassification || info.output == Output::kTokenClassification);
+    if (n.transform != nullptr && (transforms || info.output == Output::kMaskedLanguageModel)) {
+      add_projection(n.transform, 0, a.embedding_width, a.width, a.transform_bias, p.transform);
+      add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
+    }
     switch (info.output) {
       case Output::kNone:
         break;
@@ -483,13 +580,12 @@ struct ModelLoader::State {
         if (!a.tied || (family.tied_by_files && has(n.output, ".weight"))) {
           add_projection(n.output, 0, a.vocabulary, a.width, false, p.output);
         }
+        if (family.logit_bias) add_vector(n.output, 0, ".bias", a.vocabulary, p.output.bias);
         if (has(n.logits_bias, "")) {
           fill(add(n.logits_bias, 0, "", 1, a.vocabulary, false), p.output.bias);
         }
         break;
       case Output::kMaskedLanguageModel:
-        add_projection(n.transform, 0, a.embedding_width, a.width, a.transform_bias, p.transform);
-        add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
         if (!a.tied) {
           add_projection(n.output, 0, a.vocabulary, a.embedding_width, has(n.output, ".bias"),
                          p.output);
@@ -510,7 +606,8 @@ struct ModelLoader::State {
           break;
         }
         if (family.classifier == Classifier::kFirstTanh ||
-            family.classifier == Classifier::kFirstRelu) {
+            family.classifier == Classifier::kFirstRelu ||
+            family.classifier == Classifier::kFirstGelu) {
           add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
         }
         add_classifier(n.classifier);
@@ -536,7 +633,7 @@ struct ModelLoader::State {
   void describe() {
     const Architecture& a = plan();
     ModelInfo& info = stack->info;
-    info.model_type = a.family->model_type;
+    info.model_type = a.model_type;
     info.causal = a.causal;
     info.takes_pixels = a.family->names.patch != nullptr;
     info.num_layers = static_cast<int64_t>(a.layers.size());
@@ -570,6 +667,7 @@ struct ModelLoader::State {
   void plan_stack() {
     stack->parameters.layers.resize(static_cast<size_t>(plan().parameter_sets));
     in_heads = false;
+    add_rope_factors();
     add_embeddings();
     for (int64_t layer = 0; layer < plan().parameter_sets; ++layer) {
       if (missing.size() + wrong.size() > 500) break;
@@ -771,7 +869,12 @@ struct ModelLoader::State {
       return write_native_rows(part, from, count);
     } else {
       std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
-      rules::turn_numbers(rows, number_bytes(part.stored));
+      const bool by_rows = part.stored >= Stored::kInt8;
+      for (size_t at = 0; by_rows && part.keeps_bytes() && at < rows.size();
+           at += part.row_bytes()) {
+        turn_scales(rows.data() + at, part.columns);
+      }
+      if (!by_rows) rules::turn_numbers(rows, number_bytes(part.stored));
       return write_native_rows(part, rows.data(), count);
     }
   }
@@ -881,7 +984,52 @@ struct ModelLoader::State {
     return reinterpret_cast<uintptr_t>(bytes.data()) % number_bytes(part.stored) == 0;
   }
 
+  // Takes bytes of a tensor of a group. With the last ones, the matrix is read. `found` is false
+  // for other tensors.
+  Status give_to_group(size_t tensor, std::span<const std::byte> bytes, bool& found) {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      GroupedWeights& group = groups[i];
+      const auto members = group.tensors();
+      const auto member = std::find(members.begin(), members.end(), tensor);
+      const size_t matrix = tensors.size() - groups.size() + i;
+      if (member == members.end() || part_of[matrix] >= parts.size()) continue;
+      found = true;
+      std::vector<std::byte>& to = group.bytes[member - members.begin()];
+      const uint64_t left = group_bytes(tensors[tensor]) - to.size();
+      if (bytes.size() > left) {
+        return format_error(tensors[tensor].name, std::to_string(left) + " more bytes at most",
+                            std::to_string(bytes.size()));
+      }
+      to.insert(to.end(), bytes.begin(), bytes.end());
+      const bool is_whole = std::all_of(members.begin(), members.end(), [&](const size_t& each) {
+        return each == GroupedWeights::kNone ||
+               group.bytes[&each - members.data()].size() == group_bytes(tensors[each]);
+      });
+      return is_whole ? read_group(matrix, group) : Status();
+    }
+    return {};
+  }
+
+  Status read_group(size_t matrix, GroupedWeights& group) {
+    constexpr int64_t kRows = 64;  // outputs are neighbours in the files of GPTQ and AWQ
+    std::vector<float> floats_of_rows(static_cast<size_t>(kRows * group.columns));
+    for (int64_t row = 0; row < group.rows; row += kRows) {
+      const int64_t count = std::min(kRows, group.rows - row);
+      const auto numbers =
+          std::span(floats_of_rows).first(static_cast<size_t>(count * group.columns));
+      read_groups(group, tensors, row, count, numbers.data());
+      const auto in_order = std::as_writable_bytes(numbers);
+      rules::turn_numbers(in_order, sizeof(float));
+      MULTIHEAD_TRY(give(matrix, in_order));
+    }
+    for (std::vector<std::byte>& bytes : group.bytes) bytes = {};
+    return {};
+  }
+
   Status give(size_t tensor, std::span<const std::byte> bytes) {
+    bool of_group = false;
+    MULTIHEAD_TRY(give_to_group(tensor, bytes, of_group));
+    if (of_group) return {};
     size_t index = 0;
     MULTIHEAD_TRY(find_part(tensor, index));
     Part& part = parts[index];
@@ -927,6 +1075,9 @@ struct ModelLoader::State {
   }
 
   Status view(size_t tensor, std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+    bool of_group = false;
+    MULTIHEAD_TRY(give_to_group(tensor, bytes, of_group));
+    if (of_group) return {};
     size_t index = 0;
     MULTIHEAD_TRY(find_part(tensor, index));
     Part& part = parts[index];
@@ -973,18 +1124,24 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
     auto state = std::make_unique<State>();
     state->options = options;
     state->in_team = team != nullptr;
+    state->config = config;
     state->tensors.assign(tensors.begin(), tensors.end());
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      state->by_name.emplace(without_wrappers(tensors[i].name), i);
+    if (is_gguf(config)) MULTIHEAD_TRY(from_gguf(state->config, state->tensors));
+    MULTIHEAD_TRY(find_groups(state->config, state->tensors, state->groups));
+    // The matrices of groups come first: MLX has tensors of their names.
+    const size_t count = state->tensors.size(), groups = state->groups.size();
+    for (size_t i = 0; i < count; ++i) {
+      const size_t at = i < groups ? count - groups + i : i - groups;
+      state->by_name.emplace(without_wrappers(state->tensors[at].name), at);
     }
     Architecture encoder;
-    MULTIHEAD_TRY(read_architecture(config, state->model->architecture, encoder));
+    MULTIHEAD_TRY(read_architecture(state->config, state->model->architecture, encoder));
     MULTIHEAD_TRY(state->choose_stacks(std::move(encoder)));
     Model::Internals& first =
         state->model->encoder != nullptr ? *state->model->encoder : *state->model;
-    MULTIHEAD_TRY(read_sentence(config, first.architecture, first.sentence));
+    MULTIHEAD_TRY(read_sentence(state->config, first.architecture, first.sentence));
     constexpr size_t kNotNeeded = ~size_t{0};
-    state->part_of.assign(tensors.size(), kNotNeeded);
+    state->part_of.assign(state->tensors.size(), kNotNeeded);
     MULTIHEAD_TRY(state->plan_parts());
     if (team != nullptr) MULTIHEAD_TRY(state->divide(*team));
     loader.state_ = std::move(state);
@@ -1033,7 +1190,9 @@ Status ModelLoader::finish(Model& model) {
     }
     if (!missing.empty())
       return format_error("weights", "all of their bytes", "less of " + missing);
+    MULTIHEAD_TRY(state_->fill_unit_weights());
     Model::Internals& made = *state_->model;
+    if (made.architecture.from_gguf) MULTIHEAD_TRY(state_->apply_rope_factors());
     MULTIHEAD_TRY(state_->fill_sinusoids(made));
     for (Model::Internals* const each : {&made, made.encoder.get()}) {
       if (each == nullptr || each->parameters.layers.empty()) continue;
@@ -1048,14 +1207,20 @@ Status ModelLoader::finish(Model& model) {
       }
     }
     for (const Part& part : state_->parts) {
+      if (part.is_setting) continue;
       const StoredTensor& tensor = state_->tensors[part.tensor];
+      const bool turned = part.stands_transposed;
+      Dims matrix = turned ? Dims{part.columns, part.rows} : Dims{part.rows, part.columns};
+      const Architecture& a = made.architecture;
+      if (part.matrix == &made.parameters.patch.weight)
+        matrix = {a.width, a.channels, a.patch_size, a.patch_size};
       made.stored.push_back({.name = tensor.name,
-                             .shape = tensor.shape,
+                             .shape = part.quantized ? matrix : tensor.shape,
                              .matrix = part.matrix,
                              .vector = part.vector,
                              .first = part.first,
-                             .rows = part.rows,
-                             .transposed = part.transposed,
+                             .rows = part.quantized && turned ? part.columns : part.rows,
+                             .transposed = turned,
                              .plus_one = part.plus_one});
     }
     model.internals_ = std::move(state_->model);

@@ -40,8 +40,9 @@ std::vector<double> direction(const Model::Internals& m, const Metric& metric, c
     // Cannot fail: the matrix has the row.
     static_cast<void>(
         dequantize(output_matrix(p), {&token, 1}, {row.data(), {1, static_cast<int64_t>(width)}}));
-    for (size_t i = 0; i < width; ++i) weights[i] += sign * row[i];
-    if (p.output.bias.given()) rest += sign * p.output.bias.data[token];
+    const double slope = sign * m.architecture.logit_factor;
+    for (size_t i = 0; i < width; ++i) weights[i] += slope * row[i];
+    if (p.output.bias.given()) rest += slope * p.output.bias.data[token];
   }
   const NormParameters& norm = p.final_norm;
   if (!norm.given()) return weights;
@@ -106,7 +107,10 @@ Status logit_attribution(const Model& model, const ModelInputs& inputs, const Me
     LogitAttribution made;
     double rest = 0;
     const std::vector<double> weights = direction(m, metric, last + at * width, rest);
+    // Outputs of heads are taken before the residual factor, outputs of MLPs after it.
+    const double factor = m.architecture.residual_factor;
     std::vector<float> as_floats(weights.begin(), weights.end());
+    for (float& weight : as_floats) weight = static_cast<float>(weight * factor);
     std::vector<float> of_heads(static_cast<size_t>(heads * head_dim));
     for (int64_t layer = 0; layer < layers; ++layer) {
       const LayerPlan& plan = m.architecture.layers[static_cast<size_t>(layer)];
@@ -122,7 +126,7 @@ Status logit_attribution(const Model& model, const ModelInputs& inputs, const Me
         made.heads.push_back(static_cast<float>(sum));
       }
       made.mlp.push_back(static_cast<float>(dot(mlp.of(layer).data + at * width, weights)));
-      if (p.o.bias.given()) rest += dot(p.o.bias.data, weights);
+      if (p.o.bias.given()) rest += factor * dot(p.o.bias.data, weights);
     }
     made.embedding = static_cast<float>(dot(first + at * width, weights));
     made.rest = static_cast<float>(rest);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
 #include "models/output.h"
 #include "models/source.h"
@@ -112,7 +113,8 @@ Status MetricOf::create(const Model::Internals& model, const Metric& metric, int
 double MetricOf::difference(const float* state, float* gradient, const Projection& d_output) const {
   const Parameters& p = model_->parameters;
   const WeightMatrix& matrix = output_matrix(p);
-  const double cap = model_->architecture.logit_cap;
+  const Architecture& a = model_->architecture;
+  const double cap = a.logit_cap;
   std::vector<float> row(static_cast<size_t>(matrix.columns));
   double result = 0;
   for (const auto& [token, sign] : {std::pair{metric_->token, 1.0}, {metric_->against, -1.0}}) {
@@ -120,10 +122,11 @@ double MetricOf::difference(const float* state, float* gradient, const Projectio
     static_cast<void>(dequantize(matrix, {&token, 1}, {row.data(), {1, matrix.columns}}));
     double logit = p.output.bias.given() ? p.output.bias.data[token] : 0.0;
     for (size_t i = 0; i < row.size(); ++i) logit += static_cast<double>(state[i]) * row[i];
-    const double bent = cap == 0.0 ? 0.0 : std::tanh(logit / cap);
-    result += sign * (cap == 0.0 ? logit : cap * bent);
+    logit *= a.logit_factor;
+    if (cap != 0.0) logit = cap * std::tanh(logit / cap);
+    result += sign * logit;
     if (gradient == nullptr) continue;
-    const double slope = sign * (1.0 - bent * bent);
+    const double slope = sign * logit_slope(a, logit);
     for (size_t i = 0; i < row.size(); ++i) {
       gradient[i] = static_cast<float>(gradient[i] + slope * row[i]);
     }
@@ -196,7 +199,6 @@ Status MetricOf::differentiate(const Tensor& state, std::span<const int32_t> ids
     take(logits, nn::saturated_elements({kLogitRows, vocab}));
     take(d_logits, nn::saturated_elements({kLogitRows, vocab}));
   }));
-  const double cap = model_->architecture.logit_cap;
   for (int64_t first = first_row; first < end; first += kLogitRows) {
     const int64_t some = std::min(kLogitRows, end - first);
     MULTIHEAD_TRY(compute_logits(*model_, ConstTensor(state.data + first * width, {some, width}),
@@ -213,8 +215,7 @@ Status MetricOf::differentiate(const Tensor& state, std::span<const int32_t> ids
       }
       const double share = all() ? 1.0 / static_cast<double>(tokens_ - 1) : 1.0;
       for (size_t i = 0; i < d.size(); ++i) {
-        const double bent = cap == 0.0 ? 0.0 : own[i] / cap;
-        d[i] = static_cast<float>(d[i] * share * (1.0 - bent * bent));
+        d[i] = static_cast<float>(d[i] * share * logit_slope(model_->architecture, own[i]));
       }
     }
     MULTIHEAD_TRY(nn::add_gradients(ConstTensor(state.data + first * width, {some, width}),

@@ -43,14 +43,17 @@ inline constexpr Family kModernBert{.model_type = "modernbert",
                                               .output = "decoder",
                                               .output_bias = "decoder.bias",
                                               .transform = "head.dense",
-                                              .transform_norm = "head.norm"},
+                                              .transform_norm = "head.norm",
+                                              .classifier = "classifier"},
                                     .norms_first_attention = false,
                                     .rope = true,
+                                    .rope_of_windows = true,
                                     .windows = Windows::kBetweenFull,
                                     .window_both_sides = true,
                                     .qkv_bias = false,
                                     .output_bias = false,
                                     .mlp_bias = false,
+                                    .classifier = Classifier::kTransform,
                                     .settings = kModernBertSettings};
 
 }  // namespace multihead::models

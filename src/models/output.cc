@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
@@ -48,12 +51,43 @@ void copy_last_tokens(const Architecture& a, const Pass& pass, const Tensor& sta
   }
 }
 
+// Writes the mean of each sequence's real tokens.
+void copy_means(const Pass& pass, const Tensor& state, const Tensor& to) {
+  const int64_t width = state.shape[1], tokens = pass.tokens;
+  const std::span<const uint8_t> mask = pass.inputs.mask;
+  for (int64_t b = 0; b < pass.inputs.batch; ++b) {
+    std::vector<double> sum(static_cast<size_t>(width));
+    double count = 0;
+    for (int64_t row = b * tokens; row < (b + 1) * tokens; ++row) {
+      if (!mask.empty() && mask[static_cast<size_t>(row)] == 0) continue;
+      for (int64_t c = 0; c < width; ++c) {
+        sum[static_cast<size_t>(c)] += state.data[row * width + c];
+      }
+      ++count;
+    }
+    for (int64_t c = 0; c < width; ++c) {
+      to.data[b * width + c] = static_cast<float>(sum[static_cast<size_t>(c)] / count);
+    }
+  }
+}
+
+// Dense, activation and norm before the output matrix of a masked language model.
+Status transform(const Model::Internals& model, const ConstTensor& state, const Tensor& to,
+                 Context& context) {
+  const Architecture& a = model.architecture;
+  const Parameters& p = model.parameters;
+  MULTIHEAD_TRY(nn::project(state, p.transform, to, context));
+  const bool fixed = a.family->transform_gelu;
+  MULTIHEAD_TRY(activate(to, fixed ? Activation::kGelu : a.activation, to, context));
+  return nn::normalize({false, a.eps}, to, p.transform_norm, to, context);
+}
+
 Status compute_classes(const Model::Internals& model, const Pass& pass, const Tensor& state,
                        const Tensor& pooled, const Tensor& logits, Context& context) {
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
   const int64_t batch = pass.inputs.batch;
-  engine::Buffer memory;
+  engine::Buffer memory, memory_of_means;
   Tensor kept;
   ConstTensor input = rows_of(pass, state, 0);
   switch (a.family->classifier) {
@@ -67,14 +101,26 @@ Status compute_classes(const Model::Internals& model, const Pass& pass, const Te
       copy_last_tokens(a, pass, state, kept);
       input = kept;
       break;
+    case Classifier::kTransform:
+      if (a.classifies_mean) {
+        MULTIHEAD_TRY(take(memory_of_means, batch, a.width, kept));
+        copy_means(pass, state, kept);
+        input = kept;
+      }
+      MULTIHEAD_TRY(take(memory, batch, a.width, kept));
+      MULTIHEAD_TRY(transform(model, input, kept, context));
+      input = kept;
+      break;
     case Classifier::kFirstTanh:
-    case Classifier::kFirstRelu: {
+    case Classifier::kFirstRelu:
+    case Classifier::kFirstGelu: {
       MULTIHEAD_TRY(take(memory, batch, a.width, kept));
       MULTIHEAD_TRY(nn::project(input, p.classifier_dense, kept, context));
       if (a.family->classifier == Classifier::kFirstTanh) {
         apply_tanh(kept);
       } else {
-        MULTIHEAD_TRY(activate(kept, Activation::kRelu, kept, context));
+        const bool gelu = a.family->classifier == Classifier::kFirstGelu;
+        MULTIHEAD_TRY(activate(kept, gelu ? Activation::kGelu : Activation::kRelu, kept, context));
       }
       input = kept;
       break;
@@ -83,38 +129,37 @@ Status compute_classes(const Model::Internals& model, const Pass& pass, const Te
   return nn::project(input, p.classifier, {logits.data, {batch, model.info.num_labels}}, context);
 }
 
-// Dense, activation and norm before the output matrix of a masked language model.
 Status compute_masked(const Model::Internals& model, const Tensor& state, const Tensor& logits,
                       Context& context) {
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
+  if (!p.transform.given()) return compute_logits(model, state, logits, context);
   const int64_t rows = state.shape[0], width = a.embedding_width;
   engine::Buffer memory;
   Tensor t;
   MULTIHEAD_TRY(take(memory, rows, width, t));
-  MULTIHEAD_TRY(nn::project(state, p.transform, t, context));
-  // RoBERTa's and MPNet's code has the exact GELU here, whatever the configuration says.
-  const bool fixed = a.family->positions_after_padding;
-  MULTIHEAD_TRY(activate(t, fixed ? Activation::kGelu : a.activation, t, context));
-  MULTIHEAD_TRY(nn::normalize({false, a.eps}, t, p.transform_norm, t, context));
+  MULTIHEAD_TRY(transform(model, state, t, context));
   return compute_logits(model, t, logits, context);
 }
 
 }  // namespace
+
+double logit_slope(const Architecture& a, double logit) {
+  const double bent = a.logit_cap == 0.0F ? 0.0 : logit / a.logit_cap;
+  return a.logit_factor * (1.0 - bent * bent);
+}
 
 Status compute_logits(const Model::Internals& model, const ConstTensor& state, const Tensor& logits,
                       Context& context) {
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
   MULTIHEAD_TRY(linear(state, output_matrix(p), p.output.bias.view(), logits, context));
-  if (a.logit_scale != 1.0F) {
-    // T5, whose logits have no bias.
-    for (int64_t i = 0; i < logits.shape.elements(); ++i) logits.data[i] *= a.logit_scale;
-  }
-  if (a.logit_cap == 0.0F) return {};
+  if (a.logit_cap == 0.0F && a.logit_factor == 1.0F) return {};
   engine::over_rows(logits.shape.elements(), 16, context, [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {
-      logits.data[i] = a.logit_cap * std::tanh(logits.data[i] / a.logit_cap);
+      float& logit = logits.data[i];
+      logit *= a.logit_factor;
+      if (a.logit_cap != 0.0F) logit = a.logit_cap * std::tanh(logit / a.logit_cap);
     }
   });
   return {};
@@ -146,9 +191,18 @@ Status compute_outputs(const Model::Internals& model, const Pass& pass, const Te
     case Output::kClassification:
       return compute_classes(model, pass, state, pooled, logits, context);
     case Output::kTokenClassification:
-    case Output::kQuestionAnswering:
-      return nn::project(state, p.classifier, {logits.data, {pass.rows(), info.num_labels}},
+    case Output::kQuestionAnswering: {
+      ConstTensor input = state;
+      engine::Buffer kept;
+      if (p.transform.given()) {
+        Tensor transformed;
+        MULTIHEAD_TRY(take(kept, pass.rows(), width, transformed));
+        MULTIHEAD_TRY(transform(model, state, transformed, context));
+        input = transformed;
+      }
+      return nn::project(input, p.classifier, {logits.data, {pass.rows(), info.num_labels}},
                          context);
+    }
     case Output::kMaskedLanguageModel:
       return compute_masked(model, state, {logits.data, {pass.rows(), info.vocab_size}}, context);
     case Output::kLanguageModel:

@@ -13,7 +13,11 @@ namespace multihead::models {
 Status compute_outputs(const Model::Internals& model, const Pass& pass, const Tensor& state,
                        const ModelOutputs& outputs, Context& context);
 
-// Logits of tokens: rows of `state` times the output matrix, with the cap of the family.
+// The derivative of a logit with respect to the product of state and output matrix.
+double logit_slope(const Architecture& architecture, double logit);
+
+// Logits of tokens: rows of `state` times the output matrix, with the factor and the cap of the
+// family.
 Status compute_logits(const Model::Internals& model, const ConstTensor& state, const Tensor& logits,
                       Context& context);
 

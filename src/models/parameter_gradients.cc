@@ -31,7 +31,8 @@ std::vector<M> list_members(P& p) {
     members.push_back({.matrix = matrix});
   }
   for (auto* const vector : {&p.relative_bias, &p.first_token}) members.push_back({vector});
-  for (auto* const norm : {&p.embedding_norm, &p.final_norm, &p.transform_norm}) pair(*norm);
+  for (auto* const norm : {&p.embedding_norm, &p.final_norm, &p.transform_norm, &p.relative_norm})
+    pair(*norm);
   for (auto* const projection : {&p.embedding_projection, &p.patch, &p.pooler, &p.transform,
                                  &p.output, &p.classifier_dense, &p.classifier}) {
     pair(*projection);
@@ -114,6 +115,19 @@ void StoredParameter::copy(const float* from, float* to) const {
   for (int64_t row = 0; row < inputs; ++row) {
     for (int64_t out = 0; out < outputs; ++out) to[row * outputs + out] = from[out * inputs + row];
   }
+}
+
+ConstAnyTensor as_in_memory(const StoredParameter& stored) {
+  if (stored.matrix == nullptr || stored.matrix->type == WeightType::kF32) return {};
+  const WeightMatrix& matrix = *stored.matrix;
+  const int64_t bytes = weight_row_bytes(matrix.type, matrix.columns);
+  const void* const data = static_cast<const std::byte*>(matrix.data) + stored.first * bytes;
+  const int64_t rows = stored.shape.elements() / matrix.columns;
+  if (matrix.type == WeightType::kInt8 || matrix.type == WeightType::kInt4)
+    return {data, DType::kInt8, {rows, bytes}, {bytes, 1}};
+  const DType dtype = matrix.type == WeightType::kF16 ? DType::kF16 : DType::kBF16;
+  if (stored.transposed) return {data, dtype, stored.shape, {1, matrix.columns}};
+  return {data, dtype, stored.shape, contiguous_strides(stored.shape)};
 }
 
 Status read_rows(const WeightMatrix& matrix, int64_t first, int64_t count, float* to) {

@@ -30,9 +30,9 @@ struct Parameters {
   // True if `embedding` has only this member's rows, which are divided like outputs, because it may
   // be the output matrix, too.
   bool embedding_is_share = false;
-  NormParameters embedding_norm, final_norm, transform_norm;
+  NormParameters embedding_norm, final_norm, transform_norm, relative_norm;
   Projection embedding_projection, patch, pooler;
-  Vector relative_bias;  // (buckets, heads)
+  Vector relative_bias;  // (buckets, heads), or (2 * relative_span, width)
   Vector first_token;
   Projection transform, output;  // output.weight is not given where the embedding is tied
   Projection classifier_dense, classifier;
@@ -75,6 +75,9 @@ struct StoredParameter {
   void copy(const float* from, float* to) const;
 };
 
+// A matrix of f16, bf16, int8 or int4 as it is in memory, in the shape that files have; rows of
+// int8 and int4 are bytes, kInt8. Nothing for other tensors.
+ConstAnyTensor as_in_memory(const StoredParameter& stored);
 // Writes rows of a matrix as f32. Errors: kMemory.
 Status read_rows(const WeightMatrix& matrix, int64_t first, int64_t count, float* to);
 // Writes the numbers of a tensor, f32, as the file has them. Errors: kMemory.

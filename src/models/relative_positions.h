@@ -24,6 +24,19 @@ inline int64_t relative_bucket(int64_t distance, int64_t buckets, int64_t longes
   return first + std::min(bucket, own - 1);
 }
 
+// DeBERTa's bucket of distance = query - key, from -buckets to buckets: half of them have one
+// distance each. The logarithm is in float, as in transformers.
+inline int64_t signed_bucket(int64_t distance, int64_t buckets, int64_t longest) {
+  const int64_t exact = buckets / 2, far = std::abs(distance);
+  if (far <= exact) return distance;
+  const auto middle = static_cast<float>(exact);
+  const float position = std::log(static_cast<float>(far) / middle) /
+                         std::log(static_cast<float>(longest - 1) / middle);
+  const auto bucket =
+      exact + static_cast<int64_t>(std::ceil(position * static_cast<float>(exact - 1)));
+  return distance < 0 ? -bucket : bucket;
+}
+
 // bias (heads, tokens, before + tokens) of the table (buckets, heads), for queries that are the
 // last `tokens` of all keys.
 inline void fill_relative_bias(const float* table, int64_t buckets, int64_t longest, int64_t heads,

@@ -111,7 +111,11 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
   const auto rotary = static_cast<int64_t>(rotated);
   base_.resize(static_cast<size_t>(rotary / 2));
   write_frequencies(theta_, rotary, base_.data());
-  if (scaled) scale(config, inner, rotary, fallback);
+  if (scaled && !fallback.base_only) scale(config, inner, rotary, fallback);
+  if (fallback.dynamic_factor > 0) {
+    dynamic_factor_ = fallback.dynamic_factor;
+    limit_ = fallback.dynamic_positions;
+  }
   const auto usable = [](double frequency) { return frequency <= kMostNumber; };
   if (!std::all_of(base_.begin(), base_.end(), usable) ||
       !std::all_of(long_.begin(), long_.end(), usable)) {
@@ -155,6 +159,25 @@ void RopeFrequencies::scale(ConfigReader& config, ConfigReader& group, int64_t r
   if (type == "linear") {
     if (!needs_factor()) return;
     for (double& frequency : base_) frequency /= factor;
+  } else if (type == "ntk" && fallback.ntk) {
+    if (!needs_factor() || factor <= 1) return;
+    // kexue.fm/archives/9706: by a larger base, or by a factor that grows with the pair's number.
+    const auto dim = static_cast<double>(rotary);
+    if (!group.has("mixed_b")) {
+      theta_ *= factor;
+      write_frequencies(theta_, rotary, base_.data());
+      for (double& frequency : base_) frequency /= std::pow(factor, 2.0 / dim);
+      return;
+    }
+    const double power = number("mixed_b", 0.0), rate = std::log(factor) / std::pow(dim / 2, power);
+    for (size_t pair = 0; pair < base_.size(); ++pair) {
+      base_[pair] /= std::exp(rate * std::pow(static_cast<double>(pair + 1), power));
+    }
+  } else if (type == "dynamic" && fallback.alpha && group.has("alpha")) {
+    const auto dim = static_cast<double>(rotary);
+    if (rotary < 4) config.fail("head_dim", "4 or more for alpha", std::to_string(rotary));
+    theta_ *= std::pow(number("alpha", 1.0), dim / (dim - 2.0));
+    write_frequencies(theta_, rotary, base_.data());
   } else if (type == "dynamic") {
     if (!needs_factor()) return;
     limit_ = positions;

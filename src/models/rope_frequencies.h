@@ -20,9 +20,14 @@ class RopeFrequencies {
     double partial_rotary = 1.0;
     const char* partial_rotary_field = "partial_rotary_factor";
     int64_t head_dim = 0;
-    int64_t positions = 0;  // where max_position_embeddings is not there
-    bool phi3 = false;      // "su" and "yarn" are older names of longrope
-    bool scaled = true;     // false: rope_scaling is for other layers
+    int64_t positions = 0;          // where max_position_embeddings is not there
+    bool phi3 = false;              // "su" and "yarn" are older names of longrope
+    double dynamic_factor = 0;      // more than 0: "dynamic", beyond
+    int64_t dynamic_positions = 0;  // this length
+    bool ntk = false;               // of GTE, whose "ntk" is fixed too
+    bool alpha = false;             // "dynamic" with `alpha` is another base, whatever the length
+    bool scaled = true;             // false: rope_scaling is for other layers
+    bool base_only = false;         // no scaling, wherever it stands
   };
 
   // Reads `object`, such as "rope_parameters" or "rope_parameters.sliding_attention" of

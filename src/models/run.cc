@@ -48,7 +48,11 @@ struct Arrays {
   float *cos = nullptr, *sin = nullptr;  // (ropes, tokens, pairs)
   float* bias = nullptr;                 // (heads, tokens, tokens): of relative positions
   float* patches = nullptr;              // (rows, channels * patch_size^2)
+  float* relative = nullptr;             // (distances, width)
+  int32_t* relative_rows = nullptr;      // see nn::RelativeContent
+  nn::RelativeContent content = {};
   // For gradients only.
+  float* unnormed = nullptr;  // (rows, embedding_width): the embedding before its norm
   float* normed = nullptr;    // (rows, width)
   float* gradient = nullptr;  // (rows, width)
   nn::Frame* kept = nullptr;  // of each layer from first_kept_ on
@@ -123,8 +127,7 @@ class Runner {
       MULTIHEAD_TRY(nn::backward(graph_, w_.kept[layer - first_kept_], w_.gradients, call_of(layer),
                                  layer, wanted, context_));
     }
-    if (parameters != nullptr) embed_back(*parameters);
-    return {};
+    return parameters == nullptr ? Status() : embed_back(*parameters);
   }
 
  private:
@@ -143,8 +146,11 @@ class Runner {
     int64_t first = layers();
     for (const GradientOutput& capture : wanted) first = std::min(first, capture.layer);
     if (d_parameters_ == nullptr) return first;
-    if (d_parameters_->embedding.data != nullptr || d_parameters_->position.data != nullptr)
+    const Parameters& d = *d_parameters_;
+    if (d.embedding.data != nullptr || d.position.data != nullptr ||
+        d.embedding_norm.weight.given() || d.embedding_norm.bias.given()) {
       return 0;
+    }
     const std::vector<ConstMember> members = members_of(*d_parameters_);
     for (int64_t layer = 0; layer < first; ++layer) {
       const int64_t set = a_.layers[static_cast<size_t>(layer)].weights;
@@ -170,6 +176,14 @@ class Runner {
     floats(take, w_.cos, ropes * pass_.tokens, pairs_);
     floats(take, w_.sin, ropes * pass_.tokens, pairs_);
     floats(take, w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, before_ + pass_.tokens);
+    if (a_.relative_span > 0) {
+      const int64_t distances = std::min(2 * pass_.tokens - 1, 2 * a_.relative_span);
+      floats(take, w_.relative, distances, a_.width);
+      take(w_.relative_rows, static_cast<uint64_t>(2 * pass_.tokens - 1));
+      floats(take, w_.content.projected, distances, a_.q_width());
+      floats(take, w_.content.products, a_.heads * pass_.tokens, distances);
+      floats(take, w_.content.bias, pass_.inputs.batch * a_.heads * pass_.tokens, pass_.tokens);
+    }
     floats(take, w_.patches, p_.patch.given() ? rows() : 0, p_.patch.weight.columns);
   }
 
@@ -194,6 +208,8 @@ class Runner {
     const int64_t kept = layers() - first_kept_;
     floats(take, w_.x, (kept + 1) * rows(), a_.width);
     lay_out_beginning(take);
+    const bool keeps = d_parameters_ != nullptr && p_.embedding_norm.given();
+    floats(take, w_.unnormed, keeps ? rows() : 0, a_.embedding_width);
     floats(take, w_.normed, rows(), a_.width);
     floats(take, w_.gradient, rows(), a_.width);
     if (first_kept_ > 0) frame_.lay_out(graph_, rows(), 0, take);
@@ -222,9 +238,27 @@ class Runner {
       fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads, before_,
                          pass_.tokens, !a_.causal, w_.bias);
     }
+    if (a_.relative_span > 0) MULTIHEAD_TRY(fill_relative_content());
     if (!pass_.state.given()) return embed();
     std::copy_n(pass_.state.data, rows() * a_.width, w_.x);
     return {};
+  }
+
+  Status fill_relative_content() {
+    const auto row_of = [&](int64_t distance) {
+      const int64_t bucket = signed_bucket(distance, a_.relative_span, a_.bucket_distance);
+      return std::clamp<int64_t>(bucket + a_.relative_span, 0, 2 * a_.relative_span - 1);
+    };
+    const int64_t last = pass_.tokens - 1, first = row_of(-last), rows = row_of(last) + 1 - first;
+    for (int64_t distance = -last; distance <= last; ++distance) {
+      w_.relative_rows[distance + last] = static_cast<int32_t>(row_of(distance) - first);
+    }
+    const ConstTensor table(p_.relative_bias.data + first * a_.width, {rows, a_.width});
+    w_.content.embeddings = w_.relative;
+    w_.content.rows = rows;
+    w_.content.row_of = w_.relative_rows;
+    return nn::normalize({false, a_.eps}, table, p_.relative_norm, {w_.relative, table.shape},
+                         context_);
   }
 
   void fill_angles() {
@@ -234,6 +268,7 @@ class Runner {
       frequencies.at(before_ + pass_.tokens, w_.frequencies);
       const auto offset = static_cast<int64_t>(rope) * pass_.tokens * pairs_;
       const double factor = frequencies.factor();
+      const double direction = a_.family->rope_reversed ? -1.0 : 1.0;
       engine::over_rows(pass_.tokens, 16 * pairs, context_, [&](int64_t first, int64_t end) {
         for (int64_t token = first; token < end; ++token) {
           float* const cos = w_.cos + offset + token * pairs_;
@@ -241,7 +276,7 @@ class Runner {
           for (int64_t pair = 0; pair < pairs; ++pair) {
             const double angle = static_cast<double>(before_ + token) * w_.frequencies[pair];
             cos[pair] = static_cast<float>(factor * std::cos(angle));
-            sin[pair] = static_cast<float>(factor * std::sin(angle));
+            sin[pair] = static_cast<float>(direction * factor * std::sin(angle));
           }
         }
       });
@@ -299,6 +334,20 @@ class Runner {
     return {};
   }
 
+  // ESM: the factor of a sequence's embeddings with token_dropout, which makes up for masks, whose
+  // embedding is 0. In training 12 % of the tokens were masks.
+  float share_without_masks(int64_t sequence) const {
+    if (a_.mask_id < 0) return 1.0F;
+    const ModelInputs& in = pass_.inputs;
+    double masks = 0, tokens = 0;
+    for (int64_t row = sequence * pass_.tokens; row < (sequence + 1) * pass_.tokens; ++row) {
+      const auto at = static_cast<size_t>(row);
+      masks += in.ids[at] == a_.mask_id ? 1 : 0;
+      tokens += in.mask.empty() || in.mask[at] != 0 ? 1 : 0;
+    }
+    return static_cast<float>(0.88 / (1.0 - masks / tokens));
+  }
+
   Status embed() {
     if (p_.patch.given()) return embed_pixels();
     const int64_t width = a_.embedding_width;
@@ -308,13 +357,15 @@ class Runner {
     MULTIHEAD_TRY(look_up(matrix(embedded, width)));
     engine::over_rows(in.batch, pass_.tokens * width, context_, [&](int64_t first, int64_t end) {
       for (int64_t b = first; b < end; ++b) {
+        const float kept = share_without_masks(b);
         int64_t real = 0;  // tokens so far that are not padding
         for (int64_t token = 0; token < pass_.tokens; ++token) {
           const int64_t row = b * pass_.tokens + token;
           const int32_t id = in.ids[static_cast<size_t>(row)];
           float* const to = embedded + row * width;
-          if (a_.embedding_scale != 1.0F) {
-            for (int64_t c = 0; c < width; ++c) to[c] *= a_.embedding_scale;
+          const float scale = id == a_.mask_id ? 0.0F : a_.embedding_scale * kept;
+          if (scale != 1.0F) {
+            for (int64_t c = 0; c < width; ++c) to[c] *= scale;
           }
           int64_t position = a_.first_position + before_ + token;
           if (after_padding) {
@@ -330,14 +381,29 @@ class Runner {
       }
     });
     const Tensor table = matrix(embedded, width);
-    MULTIHEAD_TRY(nn::normalize({false, a_.eps}, table, p_.embedding_norm, table, context_));
+    if (w_.unnormed != nullptr) std::copy_n(table.data, rows() * width, w_.unnormed);
+    MULTIHEAD_TRY(nn::normalize(norm_kind(), table, p_.embedding_norm, table, context_));
     if (!p_.embedding_projection.given()) return {};
     return nn::project(table, p_.embedding_projection, x(), context_);
   }
 
-  // Adds the gradients of the rows of the tables that were read. Language models have no norm and
-  // no projection here.
-  void embed_back(const Parameters& gradients) const {
+  // Adds the gradients of the embedding's norm and of the rows of the tables that were read.
+  // Language models have no projection here.
+  Status embed_back(const Parameters& gradients) const {
+    if (p_.embedding_norm.given() && first_kept_ == 0) {
+      MULTIHEAD_TRY(engine::norm_backward({.x = w_.unnormed,
+                                           .weight = p_.embedding_norm.weight.data,
+                                           .d_y = w_.gradient,
+                                           .d_x = w_.gradient,
+                                           .adds_to_d_x = false,
+                                           .d_weight = gradients.embedding_norm.weight.data,
+                                           .d_bias = gradients.embedding_norm.bias.data,
+                                           .rows = rows(),
+                                           .width = a_.width,
+                                           .eps = a_.eps,
+                                           .centered = !a_.family->rms_norm},
+                                          context_));
+    }
     const auto add = [&](const WeightMatrix& table, int64_t row, const float* d, float scale) {
       if (table.data == nullptr) return;
       // Memory of gradients, which is written.
@@ -347,8 +413,9 @@ class Runner {
     for (int64_t row = 0; row < rows(); ++row) {
       const float* const d = w_.gradient + row * a_.width;
       add(gradients.embedding, pass_.inputs.ids[static_cast<size_t>(row)], d, a_.embedding_scale);
-      add(gradients.position, row % pass_.tokens, d, 1.0F);
+      add(gradients.position, a_.first_position + row % pass_.tokens, d, 1.0F);
     }
+    return {};
   }
 
   // Each patch times the convolution's matrix, after the first token.
@@ -386,7 +453,8 @@ class Runner {
     const LayerPlan& plan = a_.layers[static_cast<size_t>(index)];
     nn::LayerCall call{.parameters = &p_.layers[static_cast<size_t>(plan.weights)],
                        .batch = pass_.inputs.batch,
-                       .tokens = pass_.tokens};
+                       .tokens = pass_.tokens,
+                       .content = w_.content};
     if (d_parameters_ != nullptr) {
       call.gradients = &d_parameters_->layers[static_cast<size_t>(plan.weights)];
     }
@@ -395,11 +463,13 @@ class Runner {
       call.rotation = {.cos = nn::moved(w_.cos, offset),
                        .sin = nn::moved(w_.sin, offset),
                        .pairs = a_.ropes[static_cast<size_t>(plan.rope)].pairs(),
-                       .step = pairs_};
+                       .step = pairs_,
+                       .neighbours = a_.family->rope_neighbours};
     }
     AttentionOptions& options = call.attention;
     options.scale = plan.scale;
     options.softcap = a_.attention_cap;
+    options.alibi_slopes = a_.alibi_slopes;
     if (plan.window > 0) options.window.left = plan.window - 1;
     if (a_.window_both_sides) options.window.right = options.window.left;
     if (!pass_.inputs.head_scales.empty()) {

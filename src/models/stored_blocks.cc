@@ -4,22 +4,25 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "multihead/tensor.h"
+#include "multihead/weights.h"
 #include "rules/element.h"
 
 namespace multihead::models {
 namespace {
 
-constexpr StoredForm kForms[] = {
-    {Stored::kF32, "F32", 1, 4},       {Stored::kF16, "F16", 1, 2},
-    {Stored::kBF16, "BF16", 1, 2},     {Stored::kF64, "F64", 1, 8},
-    {Stored::kQ4_0, "Q4_0", 32, 18},   {Stored::kQ4_1, "Q4_1", 32, 20},
-    {Stored::kQ5_0, "Q5_0", 32, 22},   {Stored::kQ5_1, "Q5_1", 32, 24},
-    {Stored::kQ8_0, "Q8_0", 32, 34},   {Stored::kQ4_K, "Q4_K", 256, 144},
-    {Stored::kQ5_K, "Q5_K", 256, 176}, {Stored::kQ6_K, "Q6_K", 256, 210}};
+constexpr StoredForm kForms[] = {{Stored::kGroups, "groups", 1, 4},
+#define STORED_TYPE(number, name, numbers, bytes) {Stored::k##name, #name, numbers, bytes},
+#define OTHER_TYPE(number, name)
+#include "models/stored_types.inc"
+#undef OTHER_TYPE
+#undef STORED_TYPE
+                                 {Stored::kInt8, "int8", kWeightBlock, 34},
+                                 {Stored::kInt4, "int4", kWeightBlock, 18}};
 
 // Sums of products are two statements each, so that no compiler makes one rounding of them.
 
@@ -96,6 +99,18 @@ void read_k6(const std::byte* block, float* to) {
   }
 }
 
+void read_rows_of_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {
+  const int64_t blocks = (columns + kWeightBlock - 1) / kWeightBlock;
+  const std::byte* const numbers = row + static_cast<size_t>(blocks) * sizeof(Float16);
+  for (int64_t c = 0; c < columns; ++c) {
+    const int64_t block = c / kWeightBlock, i = c % kWeightBlock;
+    const int number = type == Stored::kInt8
+                           ? static_cast<int>(static_cast<int8_t>(byte_at(numbers, c)))
+                           : static_cast<int>(digits(numbers + 16 * block, nullptr, i)) - 8;
+    to[c] = static_cast<float>(number) * half_at(row, 2 * block);
+  }
+}
+
 }  // namespace
 
 const StoredForm& form_of(Stored type) { return kForms[static_cast<size_t>(type)]; }
@@ -107,7 +122,35 @@ std::optional<Stored> stored_type(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<Stored> stored_rows(const StoredTensor& tensor, int64_t rows, int64_t columns) {
+  if (tensor.type != "I8" || tensor.shape.rank() != 2 || tensor.shape[0] != rows || columns < 2)
+    return {};
+  if (tensor.shape[1] == weight_row_bytes(WeightType::kInt8, columns)) return Stored::kInt8;
+  if (tensor.shape[1] == weight_row_bytes(WeightType::kInt4, columns)) return Stored::kInt4;
+  return {};
+}
+
+void turn_scales(std::byte* row, int64_t columns) {
+  const int64_t blocks = (columns + kWeightBlock - 1) / kWeightBlock;
+  rules::turn_numbers({row, static_cast<size_t>(blocks) * sizeof(Float16)}, sizeof(Float16));
+}
+
+std::string gguf_type_name(uint32_t number) {
+  switch (number) {
+#define STORED_TYPE(number, name, numbers, bytes) OTHER_TYPE(number, name)
+#define OTHER_TYPE(number, name) \
+  case number:                   \
+    return #name;
+#include "models/stored_types.inc"
+#undef OTHER_TYPE
+#undef STORED_TYPE
+    default:
+      return "type " + std::to_string(number);
+  }
+}
+
 void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {
+  if (type >= Stored::kInt8) return read_rows_of_blocks(type, row, columns, to);
   const StoredForm& form = form_of(type);
   for (int64_t c = 0; c < columns; c += form.numbers, row += form.bytes) {
     if (form.numbers == 32) {

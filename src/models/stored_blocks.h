@@ -1,15 +1,21 @@
-// Types of the weights in safetensors and GGUF files. The quantized types of GGUF store blocks of
-// numbers with scales: https://github.com/ggml-org/ggml, ggml-common.h and ggml-quants.c.
+// Types of the weights in safetensors and GGUF files. In safetensors files a matrix of int8 or int4
+// is one of I8, (rows, bytes of a row): its rows are those of a WeightMatrix. The quantized types
+// of GGUF store blocks of numbers with scales: https://github.com/ggml-org/ggml, ggml-common.h and
+// ggml-quants.c.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+
+#include "multihead/models.h"
 
 namespace multihead::models {
 
 enum class Stored : uint8_t {
+  kGroups,  // floats, read from a matrix of grouped_weights.h
   kF32,
   kF16,
   kBF16,
@@ -21,7 +27,9 @@ enum class Stored : uint8_t {
   kQ8_0,
   kQ4_K,
   kQ5_K,
-  kQ6_K
+  kQ6_K,
+  kInt8,  // rows of a WeightMatrix
+  kInt4,  // likewise
 };
 
 // Numbers and bytes of a block; one number without blocks.
@@ -35,10 +43,17 @@ struct StoredForm {
 const StoredForm& form_of(Stored type);
 // Nothing for a type that weights cannot have.
 std::optional<Stored> stored_type(std::string_view name);
+// The name of a type of ggml.h.
+std::string gguf_type_name(uint32_t number);
+// int8 or int4 for a tensor that can be the rows of such a matrix (rows, columns).
+std::optional<Stored> stored_rows(const StoredTensor& tensor, int64_t rows, int64_t columns);
 constexpr bool has_stored_blocks(Stored type) { return type >= Stored::kQ4_0; }
 
-// Writes the `columns` numbers of a row of blocks, with the bits that ggml's functions without SIMD
-// give.
+// Changes the scales of a row of int8 or int4 from the order of files to this processor's, or back.
+void turn_scales(std::byte* row, int64_t columns);
+
+// Writes the `columns` numbers of a row of blocks of a GGUF file, with the bits that ggml's
+// functions without SIMD give.
 void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to);
 
 // Writes a row of Q8_0 or Q4_0 as int8 or int4 has it: the scales first. The numbers stay the same.

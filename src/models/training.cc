@@ -177,14 +177,14 @@ class ModelTrainee : public nn::Trainee {
     }));
     const Tensor all(logits, {rows, vocab});
     MULTIHEAD_TRY(compute_logits(m, state, all, context));
-    const double cap = m.architecture.logit_cap;
-    const Tensor d(cap == 0.0 ? logits : d_logits, {rows, vocab});
+    const bool caps = m.architecture.logit_cap != 0.0F;
+    const bool bends = caps || m.architecture.logit_factor != 1.0F;
+    const Tensor d(caps ? d_logits : logits, {rows, vocab});
     result = engine::cross_entropy(all, targets, d, 1.0F, context);
     if (!std::isfinite(result.loss_sum)) return {};
     began = true;
-    for (int64_t i = 0; cap != 0.0 && i < rows * vocab; ++i) {
-      const double bent = logits[i] / cap;
-      d.data[i] = static_cast<float>(d.data[i] * (1.0 - bent * bent));
+    for (int64_t i = 0; bends && i < rows * vocab; ++i) {
+      d.data[i] = static_cast<float>(d.data[i] * logit_slope(m.architecture, logits[i]));
     }
     const Projection output =
         m.parameters.output.given()

@@ -45,8 +45,10 @@ struct FineTuning {
 /// files that it was opened from, as write_safetensors() does. With config.json and the tokenizer's
 /// files beside it, transformers opens the folder. Tensors of Dense modules, which no training
 /// changes, are not among them: their files stay as they are. Weights of int8 and int4 become the
-/// numbers that they stand for. Errors: kOption for a model that was not opened, and those of
-/// write_safetensors().
+/// numbers that they stand for, except with kAsGiven: then all tensors keep their types in memory,
+/// and rows of int8 and int4 become I8 (rows, bytes of a row; see weights.h), which open() and
+/// openModel() use as they are, and other libraries do not know. Errors: kOption for a model that
+/// was not opened, and those of write_safetensors().
 [[nodiscard]] Status save_weights(const Model& model, SafetensorsType type,
                                   const std::string& path);
 /// The same file in memory; `bytes` is unchanged on an error.

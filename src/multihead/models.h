@@ -2,11 +2,15 @@
 /// Opens folders of Hugging Face models (config.json and safetensors files) as they are, and runs
 /// the models on token ids. In the library multihead::models.
 ///
-/// The family is found by `model_type` of config.json: gpt2, bert, roberta, xlm-roberta, camembert,
-/// distilbert, albert, mpnet, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3 and gemma3_text,
-/// phi3, smollm3, olmo2, gpt_neox, starcoder2, modernbert, vit; and with an encoder and a decoder
-/// t5, mt5, bart, mbart, marian, m2m_100. The definitions stand in the transformers library;
-/// configurations of its versions 4 and 5 are read.
+/// The family is found by `model_type` of config.json. Decoders: gpt2, gpt_neo, gptj, gpt_neox,
+/// gpt_bigcode, bloom, opt, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi, phi3,
+/// smollm3, starcoder2, stablelm, olmo, olmo2, olmo3, granite, glm, glm4, cohere, cohere2,
+/// ernie4_5, helium, seed_oss, exaone4, hunyuan_v1_dense, arcee, nanochat; and as the text parts of
+/// gemma3, qwen2_vl, qwen2_5_vl, qwen3_vl, mistral3, idefics3, smolvlm, llava, llava_next.
+/// Encoders: bert, roberta, xlm-roberta, camembert, distilbert, albert, electra, mpnet, deberta-v2,
+/// modernbert, nomic_bert, new, eurobert, esm, vit. With an encoder and a decoder: t5, mt5, bart,
+/// mbart, marian, m2m_100. Definitions: the transformers
+/// library 5.12; configurations of its versions 4 and 5 are read.
 #pragma once
 
 #include <cstddef>
@@ -55,6 +59,9 @@ struct OpenOptions {
   /// Type of the matrices and the embedding in memory. Without one they stay as the file has them.
   /// Norms and biases are f32, tables of positions as stored.
   std::optional<WeightType> weights = {};
+  /// Type of the embedding and of the matrix of logits; that of `weights` without one. int4 of
+  /// these two loses more than int4 of all others.
+  std::optional<WeightType> embedding_weights = {};
   /// Called while weights are read, with the bytes so far and of all. Returning false ends open()
   /// with a kAborted error.
   std::function<bool(int64_t done, int64_t total)> progress = {};
@@ -454,7 +461,9 @@ class BeamSearch {
 /// Q5_1, Q8_0, Q4_K, Q5_K and Q6_K; without OpenOptions::weights, Q8_0 and Q4_0 are used with their
 /// numbers, as int8 and int4, and the other blocks become int8. Or it is a folder: config.json, and
 /// model.safetensors, or the files that model.safetensors.index.json lists, or the only file with
-/// safetensors; for end_ids and embed() also generation_config.json and the modules of
+/// safetensors; integers with scales of groups, of MLX (affine, 4 and 8 bits), GPTQ (4 and 8) and
+/// AWQ (gemm, 4), are read as the numbers they stand for, and become int8 without
+/// OpenOptions::weights; for end_ids and embed() also generation_config.json and the modules of
 /// sentence-transformers. Files are mapped into memory, and tensors are used there if they need no
 /// conversion; the files must stay as they are while the model lives. Errors: kFormat (a file that
 /// is missing, truncated, of another format or contradicts another), and as ModelLoader; `model` is

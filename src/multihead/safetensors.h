@@ -103,9 +103,9 @@ enum class SafetensorsType : uint8_t {
 /// Writes a file of all tensors of `dict`, converted to `type` (rounded to nearest, ties to even)
 /// unless it is kAsGiven. Spaces after the header align the data to 8 bytes. Tensors with larger
 /// elements come first, so that each is aligned to its element size; within one size they are in
-/// the order of their names. Errors: kFormat (a name that is not UTF-8, or is "__metadata__");
-/// kShape (a rank above 8, a negative extent, no data); kOption (a `type` or dtype that does not
-/// exist); kMemory. Nothing is written on an error.
+/// the order of their names. Tensors of int8 can only be written as given, as I8. Errors: kFormat
+/// (a name that is not UTF-8, or is "__metadata__"); kShape (a rank above 8, a negative extent, no
+/// data); kOption (a `type` or dtype that does not exist); kMemory. Nothing is written on an error.
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes);
 /// write_safetensors() to a file. Errors: also kFormat if the file cannot be written; it may then

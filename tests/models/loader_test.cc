@@ -38,6 +38,9 @@ using testing::logits_of;
 using testing::model_folder;
 using testing::open_golden;
 
+ConfigValue number(double value) { return {ConfigValue::Kind::kNumber, value, {}}; }
+ConfigValue text(const char* value) { return {ConfigValue::Kind::kText, 0, value}; }
+
 // The files of a golden model in memory.
 struct Files {
   Config config;
@@ -276,22 +279,72 @@ TEST(ModelLoader, OtherFormsOfNames) {
   EXPECT_EQ(a, b);
 }
 
-// The text part of Gemma 3 with images: settings below text_config, and other prefixes.
+// A golden model as the text part of one with images: settings below text_config, other prefixes.
+void read_text_part(const std::string& name, const char* model_type, const std::string& prefix,
+                    Files& files) {
+  read_files(name, files);
+  Config config;
+  for (auto& [setting, value] : files.config) config["text_config." + setting] = std::move(value);
+  config["model_type"] = text(model_type);
+  files.config = std::move(config);
+  for (StoredTensor& tensor : files.tensors) {
+    tensor.name = tensor.name.starts_with("model.") ? prefix + tensor.name.substr(6)
+                                                    : "language_model." + tensor.name;
+  }
+}
+
 TEST(ModelLoader, TextPartOfAModelWithImages) {
   Context context(1);
-  const std::vector<int32_t> ids = golden_ids("gemma3", "short.input_ids");
-  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+  const struct {
+    const char *name, *model_type;
+    bool says_type;
+  } cases[] = {{"gemma3", "gemma3", true},  {"gemma3", "gemma3", false},
+               {"qwen2", "qwen2_vl", true}, {"mistral", "mistral3", false},
+               {"phi3", "llava", true},     {"llama3", "smolvlm", false}};
+  for (const auto& [name, model_type, says_type] : cases) {
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    for (const char* prefix :
+         {"language_model.model.", "model.language_model.", "model.text_model.", "model."}) {
+      Files files;
+      read_text_part(name, model_type, prefix, files);
+      if (!says_type) files.config.erase("text_config.model_type");
+      Model model;
+      const Status status = load(files, {}, 4096, model);
+      ASSERT_TRUE(status.ok()) << model_type << prefix << status.message();
+      EXPECT_EQ(model.info().model_type, model_type);
+      EXPECT_EQ(logits_of(model, ids, context), logits_of(open_golden(name), ids, context));
+    }
+  }
+}
+
+// transformers leaves out settings of a text part that are the defaults of its class.
+TEST(ModelLoader, TextPartsHaveTheDefaultsOfTheirClass) {
+  const std::pair<const char*, const char*> cases[] = {{"hidden_size", "(120, 4096)"},
+                                                       {"vocab_size", "(32000, 16)"},
+                                                       {"intermediate_size", "(14336, 16)"},
+                                                       {"num_hidden_layers", "layers.2."},
+                                                       {"num_attention_heads", "(256, 16)"}};
+  for (const auto& [setting, told] : cases) {
     Files files;
-    read_files("gemma3", files);
-    Config config;
-    for (auto& [name, value] : files.config) config["text_config." + name] = std::move(value);
-    config["model_type"] = {ConfigValue::Kind::kText, 0, "gemma3"};
-    files.config = std::move(config);
-    for (StoredTensor& tensor : files.tensors) tensor.name = prefix + tensor.name.substr(6);
-    Model model;
-    const Status status = load(files, {}, 4096, model);
-    ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(logits_of(model, ids, context), logits_of(open_golden("gemma3"), ids, context));
+    read_text_part("mistral", "mistral3", "model.language_model.", files);
+    files.config.erase("text_config." + std::string(setting));
+    files.config["text_config.head_dim"] = number(8);
+    ModelLoader loader;
+    const Status status = ModelLoader::create(files.config, files.tensors, {}, loader);
+    EXPECT_NE(status.message().find(told), std::string::npos) << setting << status.message();
+  }
+}
+
+TEST(ModelLoader, TextPartsOfOtherTypesAreNamed) {
+  for (const char* type : {"mixtral", "bert"}) {
+    Files files;
+    read_text_part("mistral", "llava", "model.language_model.", files);
+    files.config["text_config.model_type"] = text(type);
+    ModelLoader loader;
+    const Status status = ModelLoader::create(files.config, files.tensors, {}, loader);
+    EXPECT_EQ(status.argument(), "config.json: text_config.model_type");
+    EXPECT_NE(status.message().find("llama, mistral"), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find("roberta"), std::string::npos) << status.message();
   }
 }
 
@@ -336,9 +389,6 @@ TEST(ModelLoader, TensorsMustBeComplete) {
   EXPECT_NE(loader.finish(model).message().find(files.tensors[first].name), std::string::npos);
 }
 
-ConfigValue number(double value) { return {ConfigValue::Kind::kNumber, value, {}}; }
-ConfigValue text(const char* value) { return {ConfigValue::Kind::kText, 0, value}; }
-
 Status read_changed(const std::string& name, const std::string& setting, ConfigValue value) {
   Files files;
   read_files(name, files);
@@ -372,12 +422,54 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
                {"bert", "is_decoder", yes},
                {"albert", "inner_group_num", ConfigValue{Kind::kNumber, 2, {}}},
                {"gpt2", "add_cross_attention", yes},
+               {"deberta_v3", "relative_attention", ConfigValue{}},
+               {"deberta_v3", "share_att_key", ConfigValue{Kind::kBool, 0, {}}},
+               {"deberta_v3", "position_biased_input", yes},
+               {"deberta_v3", "pos_att_type.0", text("p2p")},
+               {"deberta_v3", "norm_rel_ebd", text("rms")},
+               {"deberta_v3", "position_buckets", minus},
+               {"deberta_v3", "position_buckets", ConfigValue{Kind::kNumber, 30, {}}},
+               {"deberta_v3", "conv_kernel_size", ConfigValue{Kind::kNumber, 3, {}}},
+               {"deberta_v3", "pooler_hidden_act", text("tanh")},
+               {"modernbert_classes", "classifier_pooling", text("max")},
+               {"modernbert_classes", "classifier_activation", text("silu")},
+               {"bloom", "apply_residual_connection_post_layernorm", yes},
+               {"bloom", "n_head", half},
+               {"gpt_bigcode", "multi_query", ConfigValue{Kind::kBool, 0, {}}},
+               {"jina_v2", "feed_forward_type", text("reglu")},
+               {"jina_v2", "hidden_act", text("relu")},
+               {"gte", "pack_qkv", ConfigValue{Kind::kBool, 0, {}}},
+               {"gte", "layer_norm_type", text("rms_norm")},
+               {"gte", "logn_attention_scale", yes},
+               {"gte", "position_embedding_type", text("absolute")},
+               {"llama3", "rope_parameters.rope_type", text("ntk")},
+               {"esm", "position_embedding_type", text("absolute")},
+               {"esm", "emb_layer_norm_before", yes},
+               {"esm", "mask_token_id", minus},
+               {"electra", "is_decoder", yes},
+               {"electra", "embedding_size", minus},
+               {"opt", "do_layer_norm_before", ConfigValue{Kind::kBool, 0, {}}},
+               {"opt", "_remove_final_layer_norm", yes},
+               {"opt", "layer_norm_elementwise_affine", ConfigValue{Kind::kBool, 0, {}}},
+               {"opt", "word_embed_proj_dim", ConfigValue{Kind::kNumber, 8, {}}},
+               {"phi", "qk_layernorm", yes},
+               {"stablelm", "qk_layernorm", yes},
+               {"cohere", "use_qk_norm", yes},
+               {"arcee", "hidden_act", text("relu3")},
+               {"llama3", "hidden_act", text("relu2")},
+               {"gptj", "rotary_dim", ConfigValue{}},
+               {"gptj", "rotary_dim", ConfigValue{Kind::kNumber, 10, {}}},
+               {"gpt_neo", "attention_layers.1", text("sparse")},
+               {"granite", "residual_multiplier", ConfigValue{Kind::kNumber, 0, {}}},
+               {"granite", "logits_scaling", ConfigValue{}},
+               {"olmo", "clip_qkv", minus},
                {"vit", "pooler_act", text("relu")}};
   for (const auto& each : cases) {
     const Status status = read_changed(each.model, each.setting, each.value);
     EXPECT_EQ(status.code(), StatusCode::kOption) << each.setting;
     std::string named = each.setting;
     if (named == "quantization_config.quant_method") named = "quantization_config";
+    if (named == "pos_att_type.0") named = "pos_att_type";
     EXPECT_EQ(status.argument(), "config.json: " + named) << status.message();
   }
   Files files;
@@ -646,6 +738,35 @@ TEST(ModelConfig, RotaryScalingThatIsNotUnderstoodIsNamed) {
         {{"rope_scaling.partial_rotary_factor", number(1e29)}});
 }
 
+// Nomic's names of settings, and its scaling of rotary positions, which is the dynamic one of
+// transformers.
+TEST(ModelConfig, NomicBertScalesBeyondTrainedPositions) {
+  Context context(1);
+  const std::vector<int32_t> ids = golden_ids("nomic_bert", "long.input_ids");
+  const auto logits_with = [&](const char* file,
+                               const std::map<std::string, ConfigValue>& changes) {
+    Files files;
+    read_files("nomic_bert", files);
+    EXPECT_TRUE(models::read_config(model_folder("nomic_bert") + file, files.config).ok());
+    for (const auto& [setting, value] : changes) files.config[setting] = value;
+    Model model;
+    const Status status = load(files, {}, 4096, model);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return logits_of(model, ids, context);
+  };
+  const std::map<std::string, ConfigValue> dynamic = {
+      {"rope_parameters.rope_type", text("dynamic")},
+      {"rope_parameters.factor", number(2)},
+      {"max_position_embeddings", number(20)}};
+  const std::map<std::string, ConfigValue> own = {{"rotary_scaling_factor", number(2)},
+                                                  {"max_trained_positions", number(20)}};
+  const std::vector<float> scaled = logits_with("/config.json", dynamic);
+  EXPECT_EQ(logits_with("/config_v4.json", own), scaled);
+  EXPECT_NE(logits_with("/config_v4.json", {}), scaled);
+  EXPECT_EQ(logits_with("/config_v4.json", {{"rotary_scaling_factor", number(2)}}),
+            logits_with("/config_v4.json", {}));
+}
+
 TEST(ModelConfig, ListsOfLayersThatAreTooShortAreNamed) {
   for (const auto& [model, setting] :
        {std::pair{"qwen2", "layer_types.1"}, {"smollm3", "no_rope_layers.1"}}) {
@@ -656,6 +777,20 @@ TEST(ModelConfig, ListsOfLayersThatAreTooShortAreNamed) {
     EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).argument(),
               std::string("config.json: ") + setting);
   }
+  // GPT-Neo's form [[kinds, repeats], ...] in place of a list.
+  Files files;
+  read_files("gpt_neo", files);
+  std::erase_if(files.config,
+                [](const auto& field) { return field.first.starts_with("attention_layers"); });
+  ModelLoader loader;
+  EXPECT_TRUE(ModelLoader::create(files.config, files.tensors, {}, loader).ok());
+  files.config["attention_types.1.0.0"] = text("sparse");
+  EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).argument(),
+            "config.json: attention_types.1.0.0");
+  std::erase_if(files.config,
+                [](const auto& field) { return field.first.starts_with("attention_types.1"); });
+  EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).message(),
+            "config.json: attention_types: expected a kind for each layer, got kinds of 2 layers");
 }
 
 // Numbers of a tensor (count) of a golden model, which is in f32.

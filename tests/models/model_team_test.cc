@@ -47,8 +47,8 @@ std::vector<std::byte> bytes_of(const std::vector<float>& numbers) {
 
 void make_wide(const std::string& name, WideModel& wide) {
   ASSERT_TRUE(models::read_config(model_folder(name) + "/config.json", wide.config).ok());
-  for (const char* width :
-       {"hidden_size", "intermediate_size", "n_embd", "vocab_size", "head_dim"}) {
+  for (const char* width : {"hidden_size", "intermediate_size", "n_embd", "n_inner", "vocab_size",
+                            "head_dim", "pooler_hidden_size"}) {
     const auto found = wide.config.find(width);
     if (found != wide.config.end()) found->second.number *= kWider;
   }
@@ -58,7 +58,8 @@ void make_wide(const std::string& name, WideModel& wide) {
   for (const auto& [tensor, entry] : file.entries()) {
     models::StoredTensor stored{tensor, "F32", {}};
     for (int axis = 0; axis < entry.shape.rank(); ++axis) {
-      const bool positions = axis == 0 && tensor.find("wpe") != std::string::npos;
+      const bool positions = axis == 0 && (tensor.find("wpe") != std::string::npos ||
+                                           tensor.find("rel_embeddings") != std::string::npos);
       stored.shape.push_back(entry.shape[axis] * (positions ? 1 : kWider));
     }
     wide.bytes.push_back(bytes_of(random.floats(stored.shape.elements(), -0.1F, 0.1F)));
@@ -91,7 +92,8 @@ Model load(const WideModel& wide, const OpenOptions& options, const engine::Team
 TEST(ModelInATeam, GivesTheBitsOfOneWithAShareOfTheMatrices) {
   const std::vector<int32_t> ids = {3, 14, 15, 92, 65, 35};
   // Transposed and tied; interleaved q, k and v; q, k and v as one; and each by itself.
-  for (const char* name : {"gpt2", "gpt_neox", "phi3", "llama3"}) {
+  for (const char* name :
+       {"gpt2", "gpt_neox", "phi3", "llama3", "gptj", "olmo", "glm", "deberta_v3"}) {
     WideModel wide;
     make_wide(name, wide);
     for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kInt8}) {
@@ -125,7 +127,8 @@ TEST(ModelInATeam, SessionsStoreAShareOfTheHeads) {
   // The caches grow after the prompt. Gemma 2's layers with a window have ring caches.
   std::vector<int32_t> ids(67);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((7 * i + 3) % 97);
-  for (const char* name : {"gpt2", "gemma2", "llama3"}) {
+  for (const char* name :
+       {"gpt2", "gemma2", "llama3", "gptj", "olmo", "granite", "cohere2", "arcee"}) {
     WideModel wide;
     make_wide(name, wide);
     for (const DType cache_type : {DType::kF32, DType::kInt8}) {

@@ -119,7 +119,11 @@ TEST_P(ParameterGradients, EqualDifferencesOfTheMetric) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ParameterGradients,
                          ::testing::Values("gpt2", "gpt_neox", "gemma2", "gemma3", "olmo2", "phi3",
-                                           "qwen2", "llama3", "starcoder2", "smollm3"),
+                                           "qwen2", "llama3", "starcoder2", "smollm3", "arcee",
+                                           "cohere2", "ernie4_5", "exaone4", "glm4", "gpt_neo",
+                                           "gptj", "granite", "hunyuan", "olmo", "olmo3", "opt",
+                                           "phi", "stablelm_12b", "bloom", "gpt_bigcode",
+                                           "nanochat"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(ParameterGradients, RefuseTensorsThatTheModelDoesNotUse) {

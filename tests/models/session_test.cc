@@ -32,9 +32,13 @@ using testing::golden_ids;
 using testing::logits_of;
 using testing::open_golden;
 
-constexpr const char* kCausal[] = {"gpt2",    "llama3", "llama_yarn", "mistral",   "qwen2",
-                                   "qwen3",   "gemma2", "gemma3",     "phi3",      "phi3_long",
-                                   "smollm3", "olmo2",  "gpt_neox",   "starcoder2"};
+constexpr const char* kCausal[] = {
+    "gpt2",     "llama3",     "llama_yarn",   "mistral",   "qwen2",       "qwen3",
+    "gemma2",   "gemma3",     "phi3",         "phi3_long", "smollm3",     "olmo2",
+    "gpt_neox", "starcoder2", "arcee",        "cohere",    "cohere2",     "ernie4_5",
+    "exaone4",  "glm",        "glm4",         "gpt_neo",   "gptj",        "granite",
+    "helium",   "hunyuan",    "olmo",         "olmo3",     "opt",         "phi",
+    "seed_oss", "stablelm",   "stablelm_12b", "bloom",     "gpt_bigcode", "nanochat"};
 
 // Checks the logits after pieces of 1, 2 and 3 tokens in turns.
 void expect_logits_of_one_pass(const std::string& name, DType cache_type, float tolerance) {

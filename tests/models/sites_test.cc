@@ -134,12 +134,18 @@ void expect_sites_follow(const std::string& name, const Model& model, const OwnI
         }
         const bool hidden = scores[at] == -INFINITY;
         const bool masked = !in.mask.empty() && in.mask[static_cast<size_t>(b * n + key)] == 0;
-        const bool outside = plan.window > 0 && key <= token - plan.window;
-        EXPECT_EQ(hidden, masked || (a.causal && (key > token || outside))) << where << row;
+        const int64_t distance = a.window_both_sides ? std::abs(token - key) : token - key;
+        const bool outside = plan.window > 0 && distance >= plan.window;
+        EXPECT_EQ(hidden, masked || outside || (a.causal && key > token)) << where << row;
         EXPECT_EQ(pattern[at] == 0.0F, hidden) << where << row;
+        if (!a.alibi_slopes.empty()) {
+          score -= static_cast<double>(a.alibi_slopes[static_cast<size_t>(h)]) *
+                   static_cast<double>(std::abs(token - key));
+        }
         // A bias of relative positions is part of the score.
-        expected_scores.push_back(hidden || a.buckets > 0 ? static_cast<double>(scores[at])
-                                                          : score);
+        expected_scores.push_back(hidden || a.buckets > 0 || a.relative_span > 0
+                                      ? static_cast<double>(scores[at])
+                                      : score);
         const double weight = hidden ? 0.0 : std::exp(static_cast<double>(scores[at]));
         weights.push_back(weight);
         sum += weight;
@@ -159,9 +165,11 @@ void expect_sites_follow(const std::string& name, const Model& model, const OwnI
 
     std::vector<double> attn_out = formulas.project(of(Site::kZ), p.o);
     formulas.norm(attn_out, p.attention_out_norm, width);
+    for (double& number : attn_out) number *= static_cast<double>(a.residual_factor);
     expect_close(of(Site::kAttnOut), attn_out, 2e-5, where + "attn_out");
     std::vector<double> mlp_out = formulas.project(of(Site::kMlpHidden), p.down);
     formulas.norm(mlp_out, p.mlp_out_norm, width);
+    for (double& number : mlp_out) number *= static_cast<double>(a.residual_factor);
     expect_close(of(Site::kMlpOut), mlp_out, 2e-5, where + "mlp_out");
     std::vector<double> mid = doubles(of(Site::kResidPre));
     for (size_t i = 0; i < mid.size(); ++i) mid[i] += static_cast<double>(of(Site::kAttnOut)[i]);

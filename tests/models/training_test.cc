@@ -100,7 +100,8 @@ TEST_P(ModelTraining, HasTheGradientsOfTheMetric) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelTraining,
-                         ::testing::Values("gpt2", "gpt_neox", "gemma2", "olmo2", "qwen2", "phi3"),
+                         ::testing::Values("gpt2", "gpt_neox", "gemma2", "olmo2", "qwen2", "phi3",
+                                           "gptj", "granite", "olmo", "bloom"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(ModelTraining, ChangesTheChosenLayersOnly) {

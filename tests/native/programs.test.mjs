@@ -6,7 +6,7 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { test } from 'node:test';
@@ -149,6 +149,35 @@ test('--help names every option', () => {
     const { status, stdout } = run('multihead-model', [command, '--help']);
     assert.equal(status, 0);
     for (const option of ['--ids', '--position', '--chart', '--weights', '--json']) assert.ok(stdout.includes(option), option);
+  }
+});
+
+test('multihead-model converts a folder, which then gives the same tokens', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'multihead-convert-'));
+  try {
+    const source = join(goldens, 'models', 'llama3');
+    const out = join(folder, 'smaller');
+    const { status, stdout } = run('multihead-model', ['convert', source, out, '--weights', 'int8', '--json']);
+    assert.equal(status, 0);
+    const { bytes, bytes_before: before, embedding_weights: embedding } = JSON.parse(stdout);
+    assert.ok(bytes < before);
+    assert.equal(embedding, 'int8');
+    const tokens = (...args) => JSON.parse(run('multihead-model', [...args, '--ids', '1,2,3', '--max-new-tokens', '8', '--json']).stdout).ids;
+    assert.deepEqual(tokens(out), tokens(source, '--weights', 'int8'));
+    assert.deepEqual(readdirSync(folder), ['smaller']);
+    assert.ok(readdirSync(out).includes('config.json'));
+    refused('multihead-model', ['convert', source, out], 2, /^out: expected a new or an empty folder/);
+    refused(
+      'multihead-model',
+      ['convert', join(out, 'config.json'), join(folder, 'x')],
+      2,
+      /^folder: expected a folder with config\.json, got the file/,
+    );
+    refused('multihead-model', ['convert', source, join(out, 'config.json', 'x')], 3, /cannot be written/);
+    refused('multihead-model', ['convert', folder, join(folder, 'x')], 3, /config\.json/);
+    assert.deepEqual(readdirSync(folder), ['smaller']);
+  } finally {
+    rmSync(folder, { recursive: true });
   }
 });
 

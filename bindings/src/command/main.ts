@@ -5,6 +5,7 @@ import { printable, quoted } from '../runtime/text.js';
 import { ablate, ablateOptions, analysisHelp, attribute, attributeOptions, lens, lensOptions, patch, patchOptions } from './analyses.js';
 import { flagOf, helpOf, type Options, UsageError } from './arguments.js';
 import { bench, benchHelp, benchOptions } from './bench.js';
+import { convert, convertHelp, convertOptions } from './convert.js';
 import { embed, embedOptions } from './embed.js';
 import { heads, headsHelp, headsOptions } from './heads.js';
 import { Interrupt, Interrupted, type Signals } from './interrupt.js';
@@ -41,6 +42,13 @@ const commands: Readonly<Record<string, Command>> = {
     more: analysisHelp,
     run: attribute,
   },
+  convert: {
+    usage: 'convert FOLDER OUT',
+    help: 'writes a folder with smaller weights',
+    options: convertOptions,
+    more: convertHelp,
+    run: convert,
+  },
   bench: { usage: 'bench', help: 'how fast this machine is, in a minute', options: benchOptions, more: benchHelp, run: bench },
 };
 
@@ -48,7 +56,8 @@ const overview = `usage: multihead COMMAND [FOLDER] [TEXT] [OPTIONS]
 
 FOLDER is a model as Hugging Face stores it: config.json, safetensors files and, for text, tokenizer.json. Text needs the
 package @huggingface/tokenizers; --ids takes token ids without it. FOLDER may be a name of the hub, such as
-HuggingFaceTB/SmolLM2-135M, whose files are fetched once and kept, or an address from which the files can be fetched.
+HuggingFaceTB/SmolLM2-135M, whose files are fetched once and kept, or an address from which the files can be fetched, or a
+GGUF file: a path, an address, or ORG/NAME/FILE.gguf of the hub.
 
 ${Object.values(commands)
   .map(({ usage, help }) => `  multihead ${usage.padEnd(34)}${help}\n`)
@@ -62,7 +71,7 @@ const helpFor = ({ usage, help, options, more }: Command): string =>
   `usage: multihead ${usage} [OPTIONS]: ${help}\n\n${helpOf(options)}${more === undefined ? '' : `\n${more}`}`;
 
 /** The surroundings of the command. */
-export interface Surroundings extends Pick<Session, 'openModel' | 'openSparseAutoencoder' | 'loadBench' | 'version'> {
+export interface Surroundings extends Pick<Session, 'openModel' | 'saveModel' | 'openSparseAutoencoder' | 'loadBench' | 'version'> {
   readonly process: Signals & { readonly stdin: Input; readonly stdout: Stream; readonly stderr: Stream };
 }
 

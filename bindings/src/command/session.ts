@@ -1,8 +1,9 @@
 // Opens the folder, and reads the texts or ids, for all commands.
 
-import type { FetchProgress, Model, ModelInfo, ModelInput, OpenModel, SessionEdit } from '../types/models.js';
+import type { FetchProgress, Model, ModelInfo, ModelInput, OpenModel, OpenModelOptions, SessionEdit } from '../types/models.js';
 import type { OpenSparseAutoencoder } from '../types/sparse_autoencoder.js';
 import { quoted, printable } from '../runtime/text.js';
+import type { saveModel } from '../models/save.js';
 import { choice, count, flag, lists, number, type Option, text, UsageError, type Values } from './arguments.js';
 import type { Interrupt } from './interrupt.js';
 import type { Input, Output, Stream } from './output.js';
@@ -54,6 +55,7 @@ export type Bench = typeof import('../../bench/report.mjs') & { readonly load: (
 /** The surroundings of a command. */
 export interface Session {
   readonly openModel: OpenModel;
+  readonly saveModel: typeof saveModel;
   readonly openSparseAutoencoder: OpenSparseAutoencoder;
   /** Loads what only multihead bench needs. */
   readonly loadBench: () => Promise<Bench>;
@@ -75,6 +77,8 @@ export class OpenError extends Error {
 
 export interface Opened {
   readonly model: Model;
+  /** Bytes of the weights that were read. */
+  readonly readBytes: number;
   /** Fields about the model in the document of --json. */
   readonly description: Readonly<Record<string, string | number>>;
 }
@@ -83,10 +87,16 @@ export interface Opened {
 const large = 2 ** 27;
 
 /** Opens the folder. Throws OpenError. */
-async function open(session: Session, folder: string, { weights, workers, revision, local }: Shared): Promise<Opened> {
+export async function openNamed(
+  session: Session,
+  folder: string,
+  { weights, embeddingWeights, workers, revision, local }: Omit<Shared, 'ids' | 'json' | 'help'> & Pick<OpenModelOptions, 'embeddingWeights'>,
+): Promise<Opened> {
   const { interrupt, messages } = session;
   let shown = -1;
+  let readBytes = 0;
   const onProgress = (loaded: number, total: number): void => {
+    readBytes = total;
     const percent = Math.floor((100 * loaded) / total);
     if (!messages.isTTY || total < large || percent === shown) return;
     messages.write(`\rloading ${percent} %${loaded === total ? '\n' : ''}`, () => {});
@@ -104,7 +114,7 @@ async function open(session: Session, folder: string, { weights, workers, revisi
   let model: Model;
   try {
     model = await session.openModel(folder, {
-      ...{ onProgress, onFetch, revision, local, signal: interrupt.signal },
+      ...{ onProgress, onFetch, revision, local, embeddingWeights, signal: interrupt.signal },
       weights: weights === 'stored' ? undefined : weights,
       workers: workers === undefined || workers === 'all' ? workers : Number(workers),
     });
@@ -116,6 +126,7 @@ async function open(session: Session, folder: string, { weights, workers, revisi
   const { info } = model;
   return {
     model,
+    readBytes,
     description: {
       ...{ model_type: info.modelType, layers: info.numLayers, width: info.embedDim, heads: info.numHeads },
       ...{ vocabulary: info.vocabSize, parameters: info.parameters, weights, weight_bytes: info.weightBytes },
@@ -126,7 +137,7 @@ async function open(session: Session, folder: string, { weights, workers, revisi
 }
 
 /** The model, or its encoder, for what reads a text. */
-export const readerOf = ({ model, description }: Opened): Opened => ({ model: model.encoder ?? model, description });
+export const readerOf = (opened: Opened): Opened => ({ ...opened, model: opened.model.encoder ?? opened.model });
 
 /**
  * Opens the folder for `work`, and frees it. Throws OpenError; UsageError if the model takes pixels, or `refuse` describes
@@ -139,7 +150,7 @@ export async function withModel(
   refuse: (info: ModelInfo) => string | undefined,
   work: (opened: Opened) => Promise<void>,
 ): Promise<void> {
-  const opened = await open(session, folder, values);
+  const opened = await openNamed(session, folder, values);
   const { model } = opened;
   try {
     const expected = model.info.takesPixels ? 'a model of token ids' : refuse(model.info);
@@ -159,7 +170,11 @@ export function readInputs(
 ): { folder: string; inputs: readonly ModelInput[] } {
   const [folder, ...given] = positionals;
   if (folder === undefined || folder === '')
-    throw new UsageError('FOLDER', 'a folder with config.json and safetensors files, or a name of the hub', folder === '' ? '""' : 'none');
+    throw new UsageError(
+      'FOLDER',
+      'a folder with config.json and safetensors files, a GGUF file, or a name of the hub',
+      folder === '' ? '""' : 'none',
+    );
   if (ids.length > 0 && given.length > 0) throw new UsageError('--ids', 'no text beside it', quoted(String(given[0])));
   const inputs: readonly ModelInput[] = ids.length > 0 ? ids : given;
   const wanted =

@@ -4,15 +4,13 @@ import { MultiheadError, optionError } from '../runtime/errors.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
 import type { ChatMessage } from '../types/models.js';
-import { parseObject } from './config.js';
 import { importPeer } from './tokenizer.js';
 
-/** The texts of a folder's files; undefined if they do not exist. */
 export interface ChatFiles {
-  /** chat_template.jinja, which counts before the template in tokenizer_config.json. */
+  /** chat_template.jinja, which counts before the template in tokenizer_config.json; undefined if it does not exist. */
   readonly template: string | undefined;
   /** tokenizer_config.json. */
-  readonly config: string | undefined;
+  readonly config: Record<string, unknown>;
 }
 
 const refuse = (expected: string, got: string, cause?: unknown): MultiheadError =>
@@ -43,14 +41,13 @@ export function checkChat(prompt: readonly ChatMessage[]): ChatMessage[] {
 
 /** The text of messages, with the begin of the answer. Throws `E_OPTION` without a template, and for messages that it refuses. */
 export async function renderChat({ template, config }: ChatFiles, messages: readonly ChatMessage[]): Promise<string> {
-  const settings = config === undefined ? {} : parseObject('tokenizer_config.json', config);
-  let source: unknown = template ?? settings['chat_template'];
+  let source: unknown = template ?? config['chat_template'];
   // Several have names.
   if (Array.isArray(source)) source = source.find((each) => isObject(each) && each['name'] === 'default')?.template;
   if (typeof source !== 'string')
     throw refuse('a chat template in the folder: chat_template.jinja, or chat_template in tokenizer_config.json', 'neither');
   const { Template } = await importPeer(() => import('@huggingface/jinja'), '@huggingface/jinja', 'prompt', refuse);
-  const tokens = Object.entries(settings).flatMap(([name, token]) => {
+  const tokens = Object.entries(config).flatMap(([name, token]) => {
     const text = isObject(token) ? token['content'] : token;
     return name.endsWith('_token') && typeof text === 'string' ? [[name, text]] : [];
   });

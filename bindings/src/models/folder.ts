@@ -30,6 +30,8 @@ export interface Folder {
   readonly connects: boolean;
   /** What readText() has read. */
   readonly texts: Map<string, string>;
+  /** The name of the GGUF file that is the model. */
+  readonly gguf?: string | undefined;
   /** Opens a file. Throws for an aborted signal and a server in trouble. */
   open(name: string): Promise<OpenFile | Absent>;
   /** Names of the files and folders below a path that ends with a slash, or is empty; none if they cannot be listed. */
@@ -163,10 +165,12 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
   const isElsewhere = (path: string): boolean => (root === '' ? path.startsWith('/') : !path.startsWith(root));
   const find = (name: string): Blob | Response | undefined =>
     files.get(root + name) ?? files.get(byDepth.find((path) => isElsewhere(path) && path.endsWith(`/${name}`)) ?? '');
+  const [gguf, ...others] = byDepth.filter((path) => path.endsWith('.gguf'));
   return {
     place: 'among the files',
     connects: false,
     texts: new Map(),
+    gguf: top === undefined && gguf !== undefined && others.length === 0 ? gguf.slice(root.length) : undefined,
     async list(below) {
       const names = byDepth.map((path) => (isElsewhere(path) ? path.slice(path.lastIndexOf('/') + 1) : path.slice(root.length)));
       const inside = names.filter((path) => path.startsWith(below)).map((path) => path.slice(below.length).split('/')[0] as string);
@@ -180,12 +184,43 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
   };
 }
 
+/** An address or a path of a file, divided before its name. What follows the path of an address stays with the folder. */
+function divided(address: string, isPath: boolean): [folder: string, name: string] {
+  const [, folder, name, rest] = (isPath ? /^(.*?)([^/\\]*)()$/s : /^([^?#]*\/)([^/?#]*)(.*)$/s).exec(address) as unknown as string[] as [
+    string,
+    string,
+    string,
+    string,
+  ];
+  return [(folder || './') + rest, isPath ? name : decodeURIComponent(name)];
+}
+
+/** True if the bytes begin as a GGUF file does. */
+export const isGguf = (begin: Uint8Array): boolean => String.fromCharCode(...begin.subarray(0, 4)) === 'GGUF';
+
+/** True for a file that is to be read as GGUF: by its name, or by its first bytes, since Ollama's files have no such names. */
+async function isGgufOnDisk(files: FileSystem, path: string): Promise<boolean> {
+  const found = await files.stat(pathOf(path)).catch(() => undefined);
+  if (!found?.isFile()) return false;
+  if (path.endsWith('.gguf')) return true;
+  const handle = await files.open(pathOf(path));
+  const begin = new Uint8Array(4);
+  await handle.read(begin, 0, 4, 0).finally(() => handle.close());
+  return isGguf(begin);
+}
+
 /** The folder of a source that is no name of the hub. Throws `E_OPTION` for another kind of source. */
-export function folderOf(source: ModelSource, signal: AbortSignal | undefined): Folder {
+export async function folderOf(source: ModelSource, signal: AbortSignal | undefined): Promise<Folder> {
   if (typeof source === 'string' || source instanceof URL) {
     const address = String(source);
     const files = filesOf(address);
-    return files === undefined ? fetchedFolder(address, signal) : diskFolder(files, address);
+    const isFile = files === undefined ? /\.gguf([?#]|$)/.test(address) : await isGgufOnDisk(files, address);
+    const [place, gguf] = isFile ? divided(address, files !== undefined) : [address, undefined];
+    return { ...(files === undefined ? fetchedFolder(place, signal) : diskFolder(files, place)), gguf };
+  }
+  if (source instanceof Blob || source instanceof Response) {
+    const folder = givenFolder([source], signal);
+    return { ...folder, gguf: 'the file', open: async (name) => opened(name, source, signal) };
   }
   if (typeof source === 'object' && source !== null && Symbol.iterator in source) return givenFolder(source, signal);
   throw optionError('source', 'files, a path, a name of the hub or an address', describe(source));

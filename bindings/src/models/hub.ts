@@ -10,8 +10,8 @@ import { unread } from '../safetensors/source.js';
 import type { ModelSource, OpenModelOptions } from '../types/models.js';
 import { type Absent, type Folder, folderOf, isAbsent, missing, opened, type OpenFile } from './folder.js';
 
-/** A name, such as ORG/NAME. */
-const hubName = /^\w[\w.-]*\/\w[\w.-]*$/;
+/** A name, such as ORG/NAME, and the path of a GGUF file behind it. */
+const hubName = /^(\w[\w.-]*\/\w[\w.-]*)(?:\/(.+\.gguf))?$/;
 
 const commitHash = /^[0-9a-f]{40}$/;
 
@@ -79,7 +79,8 @@ type HubOptions = Pick<OpenModelOptions, 'revision' | 'host' | 'local' | 'onFetc
 const encoded = (path: string): string => path.split('/').map(encodeURIComponent).join('/');
 
 /** The folder of a name. Nothing is fetched before a file is opened. */
-function hubFolder(name: string, revision: string, host: string, { local, signal, onFetch }: HubOptions): Folder {
+function hubFolder(source: string, revision: string, host: string, { local, signal, onFetch }: HubOptions): Folder {
+  const [, name, gguf] = hubName.exec(source) as unknown as [string, string, string?];
   const address = `${host.replace(/\/+$/, '')}/${name}`;
   const files = nodeFiles();
   const store = files === undefined ? pageStore() : diskStore(files);
@@ -105,7 +106,9 @@ function hubFolder(name: string, revision: string, host: string, { local, signal
     const key = `${address}/refs/${encodeURIComponent(revision)}`;
     const kept = (await (await store.get(key))?.text()) ?? revision;
     if (local) return kept;
-    const response = await request(`${address}/resolve/${encodeURIComponent(revision)}/config.json`, { method: 'HEAD' });
+    // A small file, which the hub does not send from elsewhere: that answer would not name the commit.
+    const small = gguf === undefined ? 'config.json' : '.gitattributes';
+    const response = await request(`${address}/resolve/${encodeURIComponent(revision)}/${small}`, { method: 'HEAD' });
     if ('reason' in response || response.status >= 500) return kept;
     const found = response.headers.get('x-repo-commit') ?? '';
     if (!commitHash.test(found)) return revision;
@@ -160,6 +163,7 @@ function hubFolder(name: string, revision: string, host: string, { local, signal
     place: `of ${name} on the hub`,
     connects: false,
     texts: new Map(),
+    gguf,
     list: async () => [],
     problem: async () => undefined,
     end() {
@@ -226,7 +230,7 @@ export async function findFolder(source: ModelSource, options: HubOptions): Prom
     );
     if (!isThere) return hubFolder(address, revision, host, options);
   }
-  const folder = folderOf(source, signal);
+  const folder = await folderOf(source, signal);
   if (!local || !folder.connects) return folder;
   throw optionError('local', 'none for an address, whose files are not kept', 'true');
 }

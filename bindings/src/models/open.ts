@@ -12,6 +12,7 @@ import { isObject } from '../safetensors/format.js';
 import type { Simd } from '../types/load.js';
 import type { ModelSource, OpenModel, OpenModelOptions } from '../types/models.js';
 import { renderChat } from './chat.js';
+import { parseObject } from './config.js';
 import { type Core, modelContents } from './core/contents.js';
 import type { OpenLoader } from './core/engine.js';
 import { CoreLoader } from './core/loader.js';
@@ -24,7 +25,7 @@ import { judge, readModel } from './weights.js';
 import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/model_workers.js';
 
 const openNames = {
-  ...{ weights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
+  ...{ weights: plain, embeddingWeights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
   ...{ revision: plain, host: plain, local: plain, onFetch: plain },
   ...{ wasm: plain, analysesWasm: plain, simd: plain, integrity: plain },
 } satisfies Names<OpenModelOptions>;
@@ -79,13 +80,11 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, analysesWasm, ...loading } = readOptions(
-      given,
-      openNames,
-      'openModel',
-    );
+    const { weights, embeddingWeights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, analysesWasm, ...loading } =
+      readOptions(given, openNames, 'openModel');
     const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
+    if (embeddingWeights !== undefined) checkChoice(embeddingWeights, namesOf(weightTypes), 'embeddingWeights');
     checkCallback(onProgress, 'onProgress');
     if (worker !== undefined && workers === undefined) throw optionError('worker', 'none without workers', describe(worker));
     if (analysesWasm !== undefined && !isSource(analysesWasm)) throw notASource(analysesWasm, 'analysesWasm', sourceKinds);
@@ -98,13 +97,17 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
       const found = await reading;
       await judge(openLoader, found);
       const [json, template, engine] = await Promise.all([
-        tokenizer === undefined ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,
-        readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
-        readModel(openLoader, folder, found, { weights, signal, onProgress }),
+        tokenizer === undefined && !folder.gguf ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,
+        folder.gguf ? undefined : readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
+        readModel(openLoader, folder, found, { weights, embeddingWeights, signal, onProgress }),
       ]);
+      const { gguf, tokenizerConfig } = found;
+      const readConfig = () => (tokenizerConfig === undefined ? {} : parseObject('tokenizer_config.json', tokenizerConfig));
+      const readTokenizer = () =>
+        typeof json === 'string' ? { json: parseObject('tokenizer.json', json), config: readConfig() } : gguf?.tokenizer();
       return new OpenedModel(engine, {
-        findTokenizer: tokenizerFinder(tokenizer, { json: textOf(json), config: found.tokenizerConfig }),
-        renderChat: (messages) => renderChat({ template: textOf(template), config: found.tokenizerConfig }, messages),
+        findTokenizer: tokenizerFinder(tokenizer, readTokenizer),
+        renderChat: async (messages) => renderChat({ template: textOf(template), config: gguf?.tokenizerConfig() ?? readConfig() }, messages),
         labelsOf: (count) => labelsOf(found.config, count),
         prompts: found.prompts,
         ...{ texts: folder.texts, base: found.base, dense: found.dense },
@@ -114,6 +117,10 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
       abandon();
       throw error;
     } finally {
+      await reading.then(
+        ({ gguf }) => gguf?.file.file?.close(),
+        () => {},
+      );
       folder.end?.();
     }
   };

@@ -4,15 +4,14 @@ import { MultiheadError, optionError } from '../runtime/errors.js';
 import { checkFlag } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { InputOptions, TextTokenizer } from '../types/models.js';
-import { parseObject } from './config.js';
 
-/** The texts of a folder's files; undefined if they do not exist. */
-export interface TokenizerFiles {
-  readonly json: string | undefined;
-  readonly config: string | undefined;
+/** The contents of tokenizer.json and tokenizer_config.json. */
+export interface TokenizerJson {
+  readonly json: Record<string, unknown>;
+  readonly config: Record<string, unknown>;
 }
 
-const missing = (expected: string, got: string, cause?: unknown): MultiheadError =>
+export const missingTokenizer = (expected: string, got: string, cause?: unknown): MultiheadError =>
   new MultiheadError('E_OPTION', {
     argument: 'tokenizer',
     expected,
@@ -25,7 +24,7 @@ const missing = (expected: string, got: string, cause?: unknown): MultiheadError
  * Imports an optional peer dependency. Throws what `absent` makes if it is not installed, and `E_LOAD` if it cannot be read: in a
  * bundle the package is a file of its own, which may be gone after a deployment.
  */
-export async function importPeer<T>(load: () => Promise<T>, name: string, argument: string, absent: typeof missing): Promise<T> {
+export async function importPeer<T>(load: () => Promise<T>, name: string, argument: string, absent: typeof missingTokenizer): Promise<T> {
   try {
     return await load();
   } catch (cause) {
@@ -36,11 +35,11 @@ export async function importPeer<T>(load: () => Promise<T>, name: string, argume
   }
 }
 
-async function makeTokenizer({ json, config }: TokenizerFiles): Promise<TextTokenizer> {
-  if (json === undefined) throw missing('tokenizer.json in the folder, or the option tokenizer', 'neither');
-  const tokenizers = await importPeer(() => import('@huggingface/tokenizers'), '@huggingface/tokenizers', 'tokenizer', missing);
-  const parts = [parseObject('tokenizer.json', json), config === undefined ? {} : parseObject('tokenizer_config.json', config)] as const;
-  const tokenizer = guarded(() => new tokenizers.Tokenizer(...parts));
+async function makeTokenizer(read: () => TokenizerJson | undefined): Promise<TextTokenizer> {
+  const parts = read();
+  if (parts === undefined) throw missingTokenizer('tokenizer.json in the folder, or the option tokenizer', 'neither');
+  const tokenizers = await importPeer(() => import('@huggingface/tokenizers'), '@huggingface/tokenizers', 'tokenizer', missingTokenizer);
+  const tokenizer = guarded(() => new tokenizers.Tokenizer(parts.json, parts.config));
   return {
     encode: (...args) => guarded(() => tokenizer.encode(...args)),
     decode: (...args) => guarded(() => tokenizer.decode(...args)),
@@ -98,17 +97,17 @@ const checkedTokenizer = (given: TextTokenizer): TextTokenizer => ({
     const encoded: unknown = given.encode(...args);
     const { ids } = Object(encoded) as { ids?: unknown };
     if (Array.isArray(ids) || ids instanceof Int32Array) return encoded as ReturnType<TextTokenizer['encode']>;
-    throw missing('a tokenizer whose encode() returns { ids: token ids }', describe(encoded));
+    throw missingTokenizer('a tokenizer whose encode() returns { ids: token ids }', describe(encoded));
   },
   decode(...args) {
     const text: unknown = given.decode(...args);
     if (typeof text === 'string') return text;
-    throw missing('a tokenizer whose decode() returns a text', describe(text));
+    throw missingTokenizer('a tokenizer whose decode() returns a text', describe(text));
   },
 });
 
-/** Finds the tokenizer at its first use, and keeps it. A failure is not kept. */
-export function tokenizerFinder(given: unknown, files: TokenizerFiles): () => Promise<TextTokenizer> {
+/** Finds the tokenizer at its first use, and keeps it. A failure is not kept. `read` returns undefined if there is no tokenizer.json. */
+export function tokenizerFinder(given: unknown, read: () => TokenizerJson | undefined): () => Promise<TextTokenizer> {
   if (given !== undefined) {
     const { encode, decode } = Object(given) as Partial<TextTokenizer>;
     if (typeof encode !== 'function' || typeof decode !== 'function') {
@@ -119,7 +118,7 @@ export function tokenizerFinder(given: unknown, files: TokenizerFiles): () => Pr
   }
   let found: Promise<TextTokenizer> | undefined;
   return () => {
-    found ??= makeTokenizer(files).catch((error: unknown) => {
+    found ??= makeTokenizer(read).catch((error: unknown) => {
       found = undefined;
       throw error;
     });

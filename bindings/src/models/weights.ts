@@ -3,7 +3,6 @@
 import { abortedError } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { cutOff, formatError, inWords, lengthBytes, storedName } from '../safetensors/format.js';
-import type { Entry } from '../safetensors/read.js';
 import { openHeader } from '../safetensors/source.js';
 import type { ModelWeights } from '../types/models.js';
 import { flatten, parseObject, type Settings, WireList, wireOf } from './config.js';
@@ -11,23 +10,7 @@ import type { ModelEngine, OpenLoader } from './core/engine.js';
 import { pieceBytes } from './core/loader.js';
 import { type Absent, cleanPath, type Folder, isAbsent, missingFile, type OpenFile, page, readText } from './folder.js';
 import type { FolderSettings } from './settings.js';
-
-interface WeightFile {
-  readonly name: string;
-  /** Stands before the names of its tensors. */
-  readonly prefix: string;
-  /** Undefined while it is closed. */
-  file: OpenFile | undefined;
-  readonly first: number;
-  readonly entries: readonly Entry[];
-}
-
-/** An error about a file, with its name, because a model may have several. */
-function inFile(name: string, error: unknown): unknown {
-  if (!(error instanceof MultiheadError) || error.code !== 'E_FORMAT') return error;
-  const { argument, expected, got } = error;
-  return new MultiheadError('E_FORMAT', { argument: `${name}: ${argument}`, expected, got, cause: error });
-}
+import { inFile, type StoredEntry, type WeightFile } from './weight_file.js';
 
 /** Opens files of weights, and reads their headers. */
 class WeightFiles {
@@ -45,7 +28,8 @@ class WeightFiles {
     const at = this.files.push({ name, prefix, file, first: 0, entries: [] }) - 1;
     try {
       const begin = await file.bytes.read(0, lengthBytes);
-      const { first, entries } = await openHeader(file.bytes, begin);
+      const { first, entries: tensors } = await openHeader(file.bytes, begin);
+      const entries = tensors.map(({ dtype, ...entry }) => ({ ...entry, type: storedName(dtype) }));
       this.files[at] = { name, prefix, file, first, entries };
     } catch (error) {
       const named = inFile(name, error);
@@ -119,6 +103,7 @@ async function openTransformer(folder: Folder, base: string, files: WeightFiles,
 
 export interface Reading {
   readonly weights: ModelWeights | undefined;
+  readonly embeddingWeights: ModelWeights | undefined;
   readonly signal: AbortSignal | undefined;
   readonly onProgress: ((loaded: number, total: number) => void) | undefined;
 }
@@ -126,7 +111,7 @@ export interface Reading {
 interface Tensor {
   readonly name: string;
   readonly file: WeightFile;
-  readonly entry: Entry;
+  readonly entry: StoredEntry;
 }
 
 /** The tensors of all files. One that several files have is that of the file that the index names, else of the first. */
@@ -145,10 +130,11 @@ function tensorsOf(files: readonly WeightFile[], base: string, index: Settings):
 }
 
 /** Throws for a configuration that the core does not support, before anything large is fetched. */
-export async function judge(openLoader: OpenLoader, { settings }: FolderSettings): Promise<void> {
+export async function judge(openLoader: OpenLoader, { settings, gguf }: FolderSettings): Promise<void> {
+  if (gguf !== undefined) return; // its tensors are known, too
   const tensors = new WireList().flat();
   try {
-    (await openLoader({ settings: wireOf(settings), tensors, weights: undefined })).dispose();
+    (await openLoader({ settings: wireOf(settings), tensors, weights: undefined, embeddingWeights: undefined })).dispose();
   } catch (error) {
     // Without tensors, all weights are missing.
     if ((error as MultiheadError).argument !== 'weights') throw error;
@@ -159,21 +145,22 @@ export async function judge(openLoader: OpenLoader, { settings }: FolderSettings
 export async function readModel(
   openLoader: OpenLoader,
   folder: Folder,
-  { settings, base, dense }: FolderSettings,
-  { weights, signal, onProgress }: Reading,
+  { settings, base, dense, gguf }: FolderSettings,
+  { weights, embeddingWeights, signal, onProgress }: Reading,
 ): Promise<ModelEngine> {
   const files = new WeightFiles(folder);
   try {
-    const index = await openTransformer(folder, base, files, signal);
+    if (gguf !== undefined) files.files.push(gguf.file);
+    const index = gguf === undefined ? await openTransformer(folder, base, files, signal) : new Map<string, string>();
     for (const path of dense) await files.require(`${path}model.safetensors`, path);
     const tensors = tensorsOf(files.files, base, index);
     const list = new WireList();
     for (const { name, entry, file } of tensors) {
       list.text(name, file.name);
-      list.text(storedName(entry.dtype), file.name);
+      list.text(entry.type, file.name);
       for (const number of [entry.shape.length, ...entry.shape]) list.number(number);
     }
-    const loader = await openLoader({ settings: wireOf(settings), tensors: list.flat(), weights });
+    const loader = await openLoader({ settings: wireOf(settings), tensors: list.flat(), weights, embeddingWeights });
     try {
       const needed = [...loader.needed].map((at) => ({ at, ...(tensors[at] as Tensor) }));
       const total = needed.reduce((sum, { entry }) => sum + entry.end - entry.begin, 0);

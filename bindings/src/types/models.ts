@@ -35,10 +35,18 @@ export type ModelFile = PlatformBlob & {
  *   name of each file. They are not kept.
  * - its files, as Blobs with names or responses.
  *
+ * Integers with scales of groups, of MLX (affine, 4 and 8 bits), GPTQ (4 and 8) and AWQ (gemm, 4), are read as the numbers they stand
+ * for; without `weights` they become int8.
+ *
+ * Or a GGUF file, which is a whole model with its tokenizer and chat template: as a path, an address that ends with `.gguf`,
+ * `ORG/NAME/FILE.gguf`, a Blob or a Response. llama.cpp's architectures llama, qwen2, qwen3, smollm3, olmo2, phi3, starcoder2, gemma,
+ * gemma2 and gemma3, with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K. Without `weights`, Q8_0 and Q4_0 are used
+ * with their numbers, and other blocks become int8.
+ *
  * Files that are not needed may be missing, and so are those for which a server sends an HTML page, refuses the request (4xx) or
  * cannot be reached.
  */
-export type ModelSource = string | PlatformURL | Iterable<ModelFile | PlatformResponse>;
+export type ModelSource = string | PlatformURL | PlatformBlob | PlatformResponse | Iterable<ModelFile | PlatformResponse>;
 
 /** Types of weights. `int8` and `int4` are blocks of 32 numbers with a scale, in the form of llama.cpp's Q8_0 and Q4_0. */
 export type ModelWeights = 'f32' | 'f16' | 'bf16' | 'int8' | 'int4';
@@ -100,6 +108,11 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    * f32.
    */
   readonly weights?: ModelWeights | undefined;
+  /**
+   * Type of the embedding and of the matrix of logits in memory. Default: that of `weights`. `int4` of these two loses more than `int4` of
+   * all others.
+   */
+  readonly embeddingWeights?: ModelWeights | undefined;
   /** Called while weights are read, with the bytes so far and those of all weights. Default none. */
   readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
   /** Names of the hub: a branch, a tag or a commit; default `'main'`. */
@@ -470,8 +483,11 @@ export interface ModelTrainer extends TrainerBase<BatchOptions> {
 
 /** Options of saveModel(). */
 export interface SaveModelOptions {
-  /** Type of all tensors; default `'f32'`, which is exact, but rounds trained gains that a family stores minus 1 (Gemma) once. */
-  readonly dtype?: 'f32' | 'f16' | 'bf16' | undefined;
+  /**
+   * Type of all tensors; default `'f32'`, which is exact, but rounds trained gains that a family stores minus 1 (Gemma) once.
+   * `'asInMemory'`: the type that each has in memory, which is what `weights` of openModel() has made of it.
+   */
+  readonly dtype?: 'f32' | 'f16' | 'bf16' | 'asInMemory' | undefined;
 }
 
 /**
@@ -588,7 +604,7 @@ export interface Model extends ModelAnalyses {
 }
 
 /**
- * Opens a folder as Hugging Face stores it. Weights are read in pieces, and only once; the memory never holds them twice.
+ * Opens a folder as Hugging Face stores it, or a GGUF file. Weights are read in pieces, and only once; the memory never holds them twice.
  *
  * @throws {MultiheadError} `E_OPTION` naming a setting of config.json, or of another file of the folder, that is not supported;
  *   `E_FORMAT` for files that are missing, truncated, of another format or contradict each other; `E_MEMORY`, before weights are read, if they do not fit; `E_LOAD`,

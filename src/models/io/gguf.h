@@ -9,21 +9,17 @@
 
 namespace multihead::models {
 
-// A model with the names that its Hugging Face folder has in config.json and in the safetensors
-// header. Two settings tell how GGUF stores weights differently. "gguf": norms hold 1 + weight
-// where the family adds 1, as Gemma does. "gguf/neighbour_pairs": in q and k, two rows that are
-// rotated together are neighbours.
-struct GgufModel {
-  Config config;
+// The settings, of which arrays are null, and the tensors, by their names in the file.
+struct GgufFile {
+  Config settings;
   std::vector<StoredTensor> tensors;
   std::vector<std::span<const std::byte>> bytes;  // of each tensor, in the file
 };
 
 // True if the bytes begin as a GGUF file does.
-bool is_gguf(std::span<const std::byte> file);
+bool is_gguf_file(std::span<const std::byte> file);
 
-// Errors: kFormat (a file that is truncated, contradicts itself, is one of several or of another
-// version; an architecture or a setting that is not supported).
-Status read_gguf(std::span<const std::byte> file, GgufModel& model);
+// Errors: kFormat (a file that is truncated, contradicts itself or is of another version).
+Status read_gguf(std::span<const std::byte> file, GgufFile& read);
 
 }  // namespace multihead::models

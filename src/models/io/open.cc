@@ -191,14 +191,14 @@ Status read_file(const std::string& path, Config& config, Tensors& tensors, bool
   if (!fs::is_regular_file(path, error)) return {};
   std::shared_ptr<FileMap> map;
   MULTIHEAD_TRY(FileMap::open(path, map));
-  if (!is_gguf(map->bytes())) return {};
+  if (!is_gguf_file(map->bytes())) return {};
   found = true;
-  GgufModel read;
+  GgufFile read;
   if (const Status status = read_gguf(map->bytes(), read); !status.ok()) {
     const std::string name = fs::path(path).filename().string();
     return format_error(name + ": " + status.argument(), status.expected(), status.got());
   }
-  config = std::move(read.config);
+  config = std::move(read.settings);
   tensors.stored = std::move(read.tensors);
   tensors.bytes = std::move(read.bytes);
   tensors.files.assign(tensors.stored.size(), map);

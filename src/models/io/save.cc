@@ -1,15 +1,30 @@
 // save_weights(): the weights of a model as a file.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/error/error.h"
 #include "models/parameters.h"
+#include "models/stored_blocks.h"
 #include "multihead/model_training.h"
+#include "rules/element.h"
 
 namespace multihead::models {
 namespace {
+
+// Rows of int8 and int4 with their scales in the order of files.
+ConstAnyTensor in_order_of_files(ConstAnyTensor tensor, int64_t columns,
+                                 std::vector<std::vector<std::byte>>& turned) {
+  if (rules::kOrderOfFiles || tensor.dtype != DType::kInt8) return tensor;
+  const auto* const from = static_cast<const std::byte*>(tensor.data);
+  std::vector<std::byte>& bytes = turned.emplace_back(from, from + tensor.shape.elements());
+  for (int64_t row = 0; row < tensor.shape[0]; ++row)
+    turn_scales(bytes.data() + row * tensor.shape[1], columns);
+  tensor.data = bytes.data();
+  return tensor;
+}
 
 // `to`: a path, or bytes.
 template <class To>
@@ -18,6 +33,7 @@ Status save(const Model& model, SafetensorsType type, To& to) {
     const Model::Internals* const m = Model::Internals::of(model);
     if (m == nullptr) return {StatusCode::kOption, "model", "one that was opened", "none"};
     std::vector<std::vector<float>> values;
+    std::vector<std::vector<std::byte>> turned;
     StateDict dict;
     for (const StoredParameter& stored : m->stored) {
       const bool is_dense = std::any_of(
@@ -25,6 +41,11 @@ Status save(const Model& model, SafetensorsType type, To& to) {
             return step.out > 0 && stored.name.starts_with(step.path + "/");
           });
       if (is_dense) continue;
+      const bool keeps = type == SafetensorsType::kAsGiven;
+      if (const ConstAnyTensor same = as_in_memory(stored); keeps && same.data != nullptr) {
+        dict.emplace(stored.name, in_order_of_files(same, stored.matrix->columns, turned));
+        continue;
+      }
       float* const to_values =
           values.emplace_back(static_cast<size_t>(stored.shape.elements())).data();
       MULTIHEAD_TRY(read_stored(stored, to_values));

@@ -7,6 +7,8 @@
 //   rotate       d_in = g, rotated back
 //   attend       attend_backward()
 //   scale heads  d_in = head_scales * g
+//   scale        d_in = number * g
+//   clamp        d_in = g where it changes nothing, else 0
 //   activate     d_in = f'(in) in2 * g, d_in2 = f(in) * g
 //   add          d_in = d_in2 = g
 #include <algorithm>
@@ -19,6 +21,7 @@
 
 #include "cpu/elementwise/gradients.h"
 #include "engine/attention/transform.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
 #include "engine/runtime/scratch.h"
@@ -61,6 +64,16 @@ class Backward {
       case Operation::Kind::kScaleHeads:
         copy(op.out, op.in);
         engine::scale_heads(d_.heads(op.in), call_.head_scales, context_);
+        break;
+      case Operation::Kind::kScale:
+        copy(op.out, op.in);
+        engine::scale_heads(d_.heads(op.in), {&op.number, 1}, context_);
+        break;
+      case Operation::Kind::kClamp:
+        copy(op.out, op.in);
+        over_heads(values_.heads(op.in), d_.heads(op.in), [&](float in, float& d) {
+          if (std::abs(in) > op.number) d = 0.0F;
+        });
         break;
       case Operation::Kind::kActivate:
         activate_back(op);
@@ -226,6 +239,10 @@ class Backward {
                                         .count = width,
                                         .activation = graph_.activation},
                                        0, width);
+        // The square of relu(x) as relu(x) * x: both factors have the same half of the gradient.
+        for (int64_t i = 0; op.in2 == op.in && i < width; ++i) {
+          d_gate.data[row * d_gate.strides[0] + i] *= 2.0F;
+        }
       }
     });
   }

@@ -29,9 +29,22 @@ struct Probe {
 struct Rotation {
   const float *cos = nullptr, *sin = nullptr;
   int64_t pairs = 0, step = 0;
-  bool reversed = false;  // by the negative angles
+  bool neighbours = false;  // pairs are elements 0 and 1, 2 and 3, ...; else half a head apart
+  bool reversed = false;    // by the negative angles
 
   bool given() const { return pairs > 0; }
+};
+
+// DeBERTa (arXiv:2006.03654): to the score of query i and key j are added the products of i with
+// the projected key of their distance, and of j with its projected query.
+struct RelativeContent {
+  const float* embeddings = nullptr;  // (rows, width)
+  int64_t rows = 0;
+  const int32_t* row_of = nullptr;  // of the distance i - j + tokens - 1
+  // Memory: (rows, heads * width of a head), (heads, tokens, rows), (batch, heads, tokens, tokens)
+  float *projected = nullptr, *products = nullptr, *bias = nullptr;
+
+  bool given() const { return rows > 0; }
 };
 
 // What cross-attention reads: the output of the encoder, as each layer of a decoder has it.
@@ -48,6 +61,7 @@ struct LayerCall {
   const LayerParameters* parameters = nullptr;
   int64_t batch = 1, tokens = 0;
   Rotation rotation = {};
+  RelativeContent content = {};
   AttentionOptions attention = {};
   KVCache* cache = nullptr;  // the tokens are the next ones after the cache's; null: all there are
   std::span<const float> head_scales = {};

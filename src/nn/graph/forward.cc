@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/cache/cache_access.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/team.h"
 #include "multihead/attention.h"
@@ -44,6 +45,16 @@ class Forward {
           engine::copy_rows(frame_.heads(op.in), frame_.heads(op.out), context_);
         }
         engine::scale_heads(frame_.heads(op.out), call_.head_scales, context_);
+        return {};
+      case Operation::Kind::kScale:
+        if (!frame_.same_place(op.in, op.out)) {
+          engine::copy_rows(frame_.heads(op.in), frame_.heads(op.out), context_);
+        }
+        engine::scale_heads(frame_.heads(op.out), {&op.number, 1}, context_);
+        return {};
+      case Operation::Kind::kClamp:
+        over_heads(frame_.heads(op.in), frame_.heads(op.out),
+                   [&](float in, float& out) { out = std::clamp(in, -op.number, op.number); });
         return {};
       case Operation::Kind::kActivate:
         return activate(op);
@@ -129,13 +140,18 @@ class Forward {
   Status attend(const Operation& op) const {
     const Tensor q = frame_.heads(op.in), k = frame_.heads(op.in2), v = frame_.heads(op.in3);
     const Tensor z = frame_.heads(op.out);
-    const AttentionOptions& options = op.cross ? call_.source.attention : call_.attention;
+    AttentionOptions options = op.cross ? call_.source.attention : call_.attention;
     if (op.cross && call_.source.cache != nullptr) {
       KVCache& cache = *call_.source.cache;
       if (!call_.source.is_cached()) MULTIHEAD_TRY(cache.append(k, v, {}, &context_));
       return cache.attend(q, options, {.out = z}, context_);
     }
     if (!op.cross && call_.cache != nullptr) return attend_cached(q, k, v, z);
+    if (!op.cross && call_.content.given()) {
+      MULTIHEAD_TRY(add_content(q, call_.parameters->k, true));
+      MULTIHEAD_TRY(add_content(k, call_.parameters->q, false));
+      options.bias = {call_.content.bias, {q.shape[0], q.shape[1], q.shape[2], q.shape[2]}};
+    }
     const Weighting sites = op.cross ? kCrossWeighting : kWeighting;
     if (call_.probe != nullptr && changes_weights(*call_.probe, sites)) {
       return attend_changed(*call_.probe, sites, q, k, v, options, z, context_);
@@ -145,6 +161,38 @@ class Forward {
     if (call_.probe != nullptr) list_captures(*call_.probe, sites, captures, heads);
     const Tensor lse = op.cross ? Tensor() : frame_.lse();
     return attention(q, k, v, options, {.out = z, .lse = lse, .captures = captures}, context_);
+  }
+
+  // Writes the products of queries and relative positions to the bias, or adds the products of
+  // keys.
+  Status add_content(const Tensor& of, const Projection& projection, bool of_queries) const {
+    const RelativeContent& content = call_.content;
+    const int64_t heads = of.shape[1], tokens = of.shape[2], width = of.shape[3];
+    const int64_t rows = content.rows, all = heads * width;
+    MULTIHEAD_TRY(project({content.embeddings, {rows, projection.weight.columns}}, projection,
+                          {content.projected, {rows, all}}, context_));
+    const Tensor positions(content.projected, {1, heads, rows, width}, {rows * all, width, all, 1});
+    for (int64_t b = 0; b < of.shape[0]; ++b) {
+      const Tensor one(of.data + b * of.strides[0], {1, heads, tokens, width}, of.strides);
+      const Tensor products(content.products, {1, heads, tokens, rows});
+      MULTIHEAD_TRY(attention_scores(one, positions, {.scale = call_.attention.scale},
+                                     {.stage = ScoreStage::kRaw, .out = products}, context_));
+      for (int64_t row = 0; row < heads * tokens; ++row) {
+        const float* const from = content.products + row * rows;
+        const int64_t token = row % tokens;
+        float* to = content.bias + (b * heads * tokens + (of_queries ? row : row - token)) * tokens;
+        if (of_queries) {
+          const int32_t* const row_of = content.row_of + token + tokens - 1;
+          for (int64_t key = 0; key < tokens; ++key) to[key] = from[row_of[-key]];
+        } else {
+          const int32_t* const row_of = content.row_of + tokens - 1 - token;
+          for (int64_t query = 0; query < tokens; ++query) {
+            to[query * tokens + token] += from[row_of[query]];
+          }
+        }
+      }
+    }
+    return {};
   }
 
   Status attend_cached(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& z) const {
@@ -194,7 +242,13 @@ void rotate_heads(const Rotation& rotation, const Tensor& from, const Tensor& to
       for (int64_t h = 0; h < heads; ++h, in += from.strides[1], out += to.strides[1]) {
         // In place the compiler vectorizes, because it knows which addresses are equal.
         if (in != out) std::copy_n(in, width, out);
-        rules::rotate_vector(out, out, width, 2 * rotation.pairs, Rope::Style::kHalf, cos, sin);
+        // The compiler sees which style each call has.
+        if (rotation.neighbours) {
+          rules::rotate_vector(out, out, width, 2 * rotation.pairs, Rope::Style::kInterleaved, cos,
+                               sin);
+        } else {
+          rules::rotate_vector(out, out, width, 2 * rotation.pairs, Rope::Style::kHalf, cos, sin);
+        }
       }
     }
   });
@@ -237,7 +291,17 @@ Status forward_after(models::Site site, const ConstTensor& rows, const Graph& gr
     if (call.probe != nullptr) {
       MULTIHEAD_TRY(visit(*call.probe, graph, frame, static_cast<ValueId>(id)));
     }
-    return play(static_cast<size_t>(value.writer) + 1, graph, frame, call, context);
+    const auto next = static_cast<size_t>(value.writer) + 1;
+    // GPT-J: the MLP, which comes later, reads the norm of the input, too.
+    for (size_t at = 0; at < next; ++at) {
+      const Operation& op = graph.operations[at];
+      if (op.kind != Operation::Kind::kNorm || op.in != graph.input || !acts(op, call)) continue;
+      const bool is_read = std::any_of(graph.operations.begin() + static_cast<ptrdiff_t>(next),
+                                       graph.operations.end(),
+                                       [&](const Operation& later) { return later.in == op.out; });
+      if (is_read) MULTIHEAD_TRY(Forward(graph, frame, call, context).run(op));
+    }
+    return play(next, graph, frame, call, context);
   }
   return {};
 }

@@ -95,7 +95,8 @@ void plan(Graph& graph) {
     }
     const bool reads_input =
         op.kind == Operation::Kind::kNorm || op.kind == Operation::Kind::kProject ||
-        op.kind == Operation::Kind::kNormHeads || op.kind == Operation::Kind::kActivate;
+        op.kind == Operation::Kind::kNormHeads || op.kind == Operation::Kind::kActivate ||
+        op.kind == Operation::Kind::kClamp;
     for (const ValueId id : {op.in, op.in2, op.in3, op.out}) {
       if (id == kNoValue) continue;
       if (op.kind == Operation::Kind::kAttend || (reads_input && id != op.out)) {

@@ -47,6 +47,8 @@ struct Operation {
     kAttend,      // out = attention of queries in, keys in2, values in3; once in a list at most,
                   // and once with `cross`
     kScaleHeads,  // out = head_scales * in
+    kScale,       // out = number * in
+    kClamp,       // out = in, at least -number and at most number
     kActivate,    // out = f(in), or f(in) * in2
     kAdd,         // out = in + in2
   };
@@ -59,6 +61,7 @@ struct Operation {
   NormParameters LayerParameters::*norm = nullptr;
   Projection LayerParameters::*projection = nullptr;
   Share share = Share::kNone;
+  float number = 0.0F;  // of kScale and kClamp
   // Of cross-attention: kProject makes keys or values of the source, unless they are cached, and
   // kAttend reads them.
   bool cross = false;

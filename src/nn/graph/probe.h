@@ -37,4 +37,19 @@ void list_captures(const Probe& probe, const Weighting& sites, std::vector<Score
 void rotate_heads(const Rotation& rotation, const Tensor& from, const Tensor& to,
                   const Context& context);
 
+// Calls run(a, b) for each pair of elements of two arrays (batch, heads, tokens, width).
+template <class Run>
+void over_heads(const Tensor& a, const Tensor& b, Run&& run) {
+  const Dims& shape = a.shape;
+  for (int64_t row = 0; row < shape[0] * shape[1] * shape[2]; ++row) {
+    const int64_t at[] = {row / shape[2] / shape[1], row / shape[2] % shape[1], row % shape[2]};
+    float *x = a.data, *y = b.data;
+    for (int axis = 0; axis < 3; ++axis) {
+      x += at[axis] * a.strides[axis];
+      y += at[axis] * b.strides[axis];
+    }
+    for (int64_t i = 0; i < shape[3]; ++i) run(x[i], y[i]);
+  }
+}
+
 }  // namespace multihead::nn

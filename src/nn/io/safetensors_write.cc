@@ -47,13 +47,16 @@ DType dtype_of(SafetensorsType type, DType given) {
 }
 
 const char* format_name(DType dtype) {
+  if (dtype == DType::kInt8) return "I8";
   return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";
 }
 
 // Returns the bits of a number converted to To: float, Float16 or BFloat16.
 template <class To, class From>
 auto bits_as(From from) {
-  if constexpr (std::is_same_v<To, float>) {
+  if constexpr (std::is_same_v<From, int8_t>) {
+    return static_cast<uint8_t>(from);  // is not converted
+  } else if constexpr (std::is_same_v<To, float>) {
     return std::bit_cast<uint32_t>(rules::to_float(from));
   } else if constexpr (std::is_same_v<To, From>) {
     return from.bits;  // keeps the payload of a NaN
@@ -127,7 +130,8 @@ bool write_element(const ConstAnyTensor& from, int64_t at, DType type, Output& o
   rules::visit_element(from.dtype, [&]<class From>(std::type_identity<From>) {
     const From stored = static_cast<const From*>(from.data)[at];
     rules::visit_element(type, [&]<class To>(std::type_identity<To>) {
-      if constexpr (!std::is_same_v<To, int8_t>) written = write_bits(output, bits_as<To>(stored));
+      if constexpr (!std::is_same_v<To, int8_t> || std::is_same_v<To, From>)
+        written = write_bits(output, bits_as<To>(stored));
     });
   });
   return written;
@@ -176,7 +180,7 @@ void append_text(std::string_view text, std::string& to) {
 constexpr uint64_t kMostBytes = uint64_t{1} << 62U;
 
 // Larger elements come first, so each tensor is aligned to its element size.
-constexpr int64_t kElementBytes[] = {4, 2};
+constexpr int64_t kElementBytes[] = {4, 2, 1};
 
 // Enumerators must be 0 .. `last`, without gaps.
 template <class Enum>
@@ -187,7 +191,7 @@ Status validate_number(const std::string& argument, Enum value, Enum last) {
           "number " + std::to_string(static_cast<int>(value))};
 }
 
-Status validate_tensor(const std::string& key, const ConstAnyTensor& tensor) {
+Status validate_tensor(const std::string& key, const ConstAnyTensor& tensor, SafetensorsType type) {
   const std::string name = engine::printable(key);
   if (key == nn::kSafetensorsMetadata || !is_utf8(key)) {
     return format_error("name", "UTF-8 other than __metadata__", name);
@@ -208,7 +212,8 @@ Status validate_tensor(const std::string& key, const ConstAnyTensor& tensor) {
       return shape_error("extents of 0 or more", tensor.shape.to_string());
     }
   }
-  MULTIHEAD_TRY(validate_number(name, tensor.dtype, DType::kBF16));
+  const DType last = type == SafetensorsType::kAsGiven ? DType::kInt8 : DType::kBF16;
+  MULTIHEAD_TRY(validate_number(name, tensor.dtype, last));
   if (nn::bit_size(tensor.shape, 32).value_or(kMostBytes) >= kMostBytes) {
     return shape_error("fewer than 2^57 elements", tensor.shape.to_string());
   }
@@ -256,7 +261,7 @@ Status lay_out(const StateDict& dict, SafetensorsType type, Layout& layout) {
   MULTIHEAD_TRY(validate_number("type", type, SafetensorsType::kBF16));
   layout.tensors.reserve(dict.size());
   for (const auto& [name, tensor] : dict) {
-    MULTIHEAD_TRY(validate_tensor(name, tensor));
+    MULTIHEAD_TRY(validate_tensor(name, tensor, type));
     layout.tensors.push_back({&name, &tensor, dtype_of(type, tensor.dtype), 0, 0});
   }
   uint64_t end = 0;

@@ -4,9 +4,11 @@ import type { GivenFile, GivenFiles } from './messages.js';
 
 /** The files that a model may have; a folder of Hugging Face has others, which are not read. heads.json is this page's own. */
 const used =
-  /(^|\/)(((preprocessor_|generation_|tokenizer_)?config|tokenizer|heads)\.json|1_Pooling\/config\.json|[^/]+\.safetensors(\.index\.json)?)$/;
+  /(^|\/)(((preprocessor_|generation_|tokenizer_)?config|tokenizer|heads)\.json|1_Pooling\/config\.json|[^/]+\.(safetensors(\.index\.json)?|gguf))$/;
 
-const isWeights = ({ path }: GivenFile): boolean => path.endsWith('.safetensors');
+/** A GGUF file is a whole model. */
+export const isGguf = ({ path }: GivenFile): boolean => path.endsWith('.gguf');
+export const isWeights = (file: GivenFile): boolean => file.path.endsWith('.safetensors') || isGguf(file);
 const isConfig = ({ path }: GivenFile): boolean => path === 'config.json';
 
 const folderOf = (path: string): string => path.slice(0, path.lastIndexOf('/') + 1);
@@ -19,8 +21,8 @@ interface Found {
 }
 
 /**
- * Finds the files of one model: of the uppermost folder with config.json, and of its folder 1_Pooling. A folder may contain the
- * same model in other formats.
+ * Finds the files of one model: of the uppermost folder with config.json, and of its folder 1_Pooling; without config.json one
+ * GGUF file. A folder may contain the same model in other formats.
  */
 export function modelFiles(given: readonly GivenFile[]): Found {
   const known = given.filter(({ path }) => used.test(path));
@@ -30,7 +32,8 @@ export function modelFiles(given: readonly GivenFile[]): Found {
   const files = known
     .filter(({ path }) => folderOf(path) === folder || path === `${folder}1_Pooling/config.json`)
     .map(({ path, file }) => ({ path: path.slice(folder.length), file }));
-  return { folder: folder.split('/').at(-2) ?? '', files };
+  const gguf = configs.length === 0 ? files.find(isGguf) : undefined;
+  return { folder: folder.split('/').at(-2) ?? '', files: gguf ? [gguf] : files.filter((file) => !isGguf(file)) };
 }
 
 const named = (folder: string, files: readonly GivenFile[]): GivenFiles => {
@@ -53,11 +56,11 @@ export function select(given: readonly GivenFile[], incomplete: GivenFiles | und
   const { folder, files } = modelFiles(given);
   if (files.length === 0) return undefined;
   const startsAnew = files.some((file) => isConfig(file) || isWeights(file));
-  const isWhole = files.some(isConfig) && files.some(isWeights);
+  const isWhole = files.some(isGguf) || (files.some(isConfig) && files.some(isWeights));
   const before = isWhole ? undefined : (incomplete ?? (startsAnew ? undefined : inUse));
   const paths = new Set(files.map(({ path }) => path));
   const all = [...(before?.files ?? []).filter(({ path }) => !paths.has(path)), ...files];
-  const missing = !all.some(isConfig) ? 'config.json' : all.some(isWeights) ? '' : 'its .safetensors file';
+  const missing = all.some(isGguf) ? '' : !all.some(isConfig) ? 'config.json' : all.some(isWeights) ? '' : 'its .safetensors file';
   // A tokenizer that is added does not change the name.
   const name = folder === '' && !startsAnew && before ? before.name : named(folder, all).name;
   return { files: { name, files: all }, missing };

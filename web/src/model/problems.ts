@@ -2,13 +2,14 @@
 
 import { printable } from '../base/format.js';
 import type { Failure } from '../workers/protocol.js';
+import { isWeights } from './folder_files.js';
 import { shownName } from './limits.js';
 import type { GivenFiles } from './messages.js';
 
 /** Says why a model cannot be used. An error without a code is a sentence of this page. */
 export function problemOf({ name: folder, files }: GivenFiles, { code, argument = '', got = '', message }: Failure): string {
   if (code === undefined) return message;
-  const weights = files.filter(({ path }) => path.endsWith('.safetensors'));
+  const weights = files.filter(isWeights);
   // A model without a folder has the name of its file of weights.
   const name = weights.length === 1 ? printable(weights[0]!.path) : shownName({ name: folder });
   const said = message.startsWith(`${name}: `) ? message.slice(name.length + 2) : message;

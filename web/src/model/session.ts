@@ -4,7 +4,7 @@ import { openModel, type GeneratedToken, type Model, type ModelArray, type OpenM
 import type { Matrix } from '../attention/matrix.js';
 import { printable } from '../base/format.js';
 import type { LayerHeads } from '../attention/messages.js';
-import { weightBytes } from './folder_files.js';
+import { isGguf, weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
 import { configOf, readLayer, whyNot } from './layer_heads.js';
 import { formatBytes } from './limits.js';
@@ -60,9 +60,18 @@ export class ModelSession {
     // Workers hold a part of the weights each. A model that is too large for a page is refused at once, not once it has taken all memory.
     const place = weightBytes(given) <= mostInWorkers ? this.#workers : {};
     const model = await openModel(files, { weights, signal, onProgress, ...place });
-    const readsText = given.files.some(({ path }) => path === 'tokenizer.json');
-    const noSteps = whyNot(model.info, await configOf(given), mostTokens);
+    const isOneFile = given.files.some(isGguf);
+    const noSteps = isOneFile
+      ? 'The steps read safetensors files, and this model is a GGUF file'
+      : whyNot(model.info, await configOf(given), mostTokens);
+    let readsText = given.files.some(({ path }) => path === 'tokenizer.json');
     try {
+      // The tokenizer of a GGUF file may be of a kind that is not read.
+      if (isOneFile)
+        readsText = await model.encode(trialText).then(
+          () => true,
+          (error: { code?: string }) => error.code !== 'E_OPTION',
+        );
       if (readsText) checkRange(model, (await model.encode(trialText)).ids, true);
     } catch (error) {
       model.dispose();

@@ -22,6 +22,17 @@ describe('modelFiles', () => {
   });
 });
 
+describe('a GGUF file', () => {
+  it('is a model by itself, unless config.json is beside it', () => {
+    const alone = select(filesOf('x/README.md', 'x/a.gguf', 'x/b.gguf', 'x/tokenizer.json'), undefined, undefined)!;
+    expect([pathsOf(alone.files.files), alone.missing, weightBytes(alone.files)]).toEqual([['a.gguf'], '', 5]);
+    expect(select(filesOf('a.gguf'), undefined, undefined)!.files.name).toBe('a.gguf');
+    expect(select(filesOf('tokenizer.json'), undefined, alone.files)!.missing).toBe('');
+    const both = select(filesOf('config.json', 'a.safetensors', 'a.gguf'), undefined, alone.files)!;
+    expect(pathsOf(both.files.files)).toEqual(['a.safetensors', 'config.json']);
+  });
+});
+
 describe('select', () => {
   const whole = select(filesOf('config.json', 'a.safetensors'), undefined, undefined)!;
 

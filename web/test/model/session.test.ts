@@ -1,9 +1,11 @@
+import { fileURLToPath } from 'node:url';
 import { readSafetensors } from 'multihead';
 import { openModel, type Model } from 'multihead/models';
 import { describe, expect, it } from 'vitest';
 import { bytePairTokenizer, goldenFiles, wordTokenizer } from '../../../tests/browser/small_models.mjs';
 import type { Next } from '../../src/model/messages.js';
 import { ModelSession } from '../../src/model/session.js';
+import { convertedModel, ggufFile } from '../../../bindings/test/gguf_file.js';
 import { given } from './given.js';
 
 const words = ['the', ' black', ' cat', ' sat', ' on', ' the', ' mat', 'The', '.'];
@@ -47,6 +49,27 @@ describe('a model that the visitor brought', () => {
     const long = await session.attend(`${'the'.repeat(70)}`);
     expect([long.ids.length, long.found]).toEqual([64, 70]);
     expect((await session.attend('')).labels).toEqual([]);
+    session.close();
+  });
+
+  it('takes a GGUF file with its tokenizer', async () => {
+    const { settings, tensors } = convertedModel(fileURLToPath(new URL('../../../tests/conformance/models/qwen3', import.meta.url)));
+    const { vocab, merges } = (JSON.parse(tokenizer) as { model: { vocab: Record<string, number>; merges: string[] } }).model;
+    const own = { model: 'gpt2', pre: 'gpt-2', tokens: Object.keys(vocab), merges };
+    const session = new ModelSession();
+    const file = (change: object = {}) => {
+      const lists = Object.entries({ ...own, ...change }).map(([name, value]) => [`tokenizer.ggml.${name}`, value]);
+      return given({ 'tiny.gguf': ggufFile({ ...settings, ...Object.fromEntries(lists) }, tensors) });
+    };
+    const opened = await session.open(file(), 'auto');
+    expect([opened.readsText, opened.info.modelType]).toEqual([true, 'qwen3']);
+    expect(opened.noSteps).toContain('GGUF');
+    const { labels, weights } = await session.attend(text);
+    expect(labels).toEqual(['the', '·black', '·cat', '·sat', '·on', '·the', '·mat']);
+    expect(weights.data.every((weight) => weight >= 0 && weight <= 1)).toBe(true);
+    const plainIds = await session.open(file({ model: 'rwkv' }), 'auto');
+    expect(plainIds.readsText).toBe(false);
+    expect((await session.attend('1 2')).ids).toEqual([1, 2]);
     session.close();
   });
 

@@ -129,6 +129,7 @@ export interface LoaderInput {
   readonly settings: FlatList;
   readonly tensors: FlatList;
   readonly weights: ModelWeights | undefined;
+  readonly embeddingWeights: ModelWeights | undefined;
 }
 
 /** Takes the weights of a model. */

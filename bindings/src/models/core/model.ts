@@ -1,14 +1,16 @@
 // A model in the core of this thread.
 
-import { modelOutputs, poolings } from '../../generated/tables.js';
+import { dtypes, modelOutputs, poolings } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { readListed } from '../../modules/trace.js';
 import { CoreObject } from '../../runtime/core_object.js';
 import { optionError } from '../../runtime/errors.js';
-import { SharedParameters } from '../../runtime/memory.js';
+import { onJavaScriptHeap, SharedParameters } from '../../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import { namesOf } from '../../runtime/options.js';
+import { elements } from '../../runtime/shape.js';
 import type { ModelInfo } from '../../types/models.js';
+import type { FloatDType } from '../../types/tensor.js';
 import type { Extents, Int32, Operand } from '../../types/wire.js';
 import type { GenerationSettings, ModelEngine, PassCall, PassResult } from './engine.js';
 import { CoreBeams } from './beams.js';
@@ -30,6 +32,13 @@ function readInfo(runtime: Runtime, handle: Int32): OwnInfo {
   runtime.raw.modelRules(handle);
   const [start = -1, ...rules] = wire.readModelRules(runtime.args.results()).numbers;
   return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules) };
+}
+
+interface StoredTensor {
+  readonly name: string;
+  readonly shape: Extents;
+  readonly dtype: FloatDType | 'int8';
+  readonly address: number;
 }
 
 export class CoreModel extends CoreObject implements ModelEngine {
@@ -107,12 +116,20 @@ export class CoreModel extends CoreObject implements ModelEngine {
     return new Made(this.runtime, this.handle, this.info, settings, this.#generations);
   }
 
-  /** Names and shapes of the tensors of the model's files. */
-  tensors(): { readonly name: string; readonly shape: Extents }[] {
+  /** The tensors of the model's files; with `areAsInMemory` in their types and shapes in memory: rows of int8 and int4 are bytes. */
+  tensors(areAsInMemory = false): StoredTensor[] {
     return this.within((operands, runtime, handle) => {
-      operands.run(() => runtime.raw.modelTensors(handle));
-      return readListed(runtime, ({ name, shape }) => ({ name, shape: shape as readonly number[] as Extents }));
+      operands.run(() => runtime.raw.modelTensors(handle, areAsInMemory));
+      return readListed(runtime, ({ name, shape, dtype, address }) => ({
+        ...{ name, shape: shape as readonly number[] as Extents, address },
+        dtype: namesOf(dtypes)[dtype] as FloatDType | 'int8',
+      }));
     });
+  }
+
+  /** The bytes of rows of int8 or int4. */
+  rows({ name, address, shape }: StoredTensor): Uint8Array<ArrayBuffer> {
+    return this.within((_, { heap }) => onJavaScriptHeap(elements(shape), name, () => new Uint8Array(heap.buffer, address, elements(shape)).slice()));
   }
 
   /** The numbers of one of them. */

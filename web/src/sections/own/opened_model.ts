@@ -226,7 +226,10 @@ export function openedModel(app: App, tell: Tell) {
     const selection = typeof given === 'string' ? undefined : select(given, incomplete, files);
     if (typeof given === 'string') tell(`The browser could not read the folder: ${given}`, true);
     else if (!selection) {
-      tell(`There is no file of a model among ${listed(given.map(({ file }) => shownName(file)))}. Choose config.json and .safetensors.`, true);
+      tell(
+        `There is no file of a model among ${listed(given.map(({ file }) => shownName(file)))}. Choose config.json and .safetensors, or a .gguf file.`,
+        true,
+      );
     } else if (selection.missing !== '') {
       incomplete = selection.files;
       tell(`${shownName(selection.files)} needs ${selection.missing} too. Choose it, or the whole folder.`);

@@ -9,14 +9,14 @@ import type { OpenedModelView, Tell } from './opened_model.js';
 
 export function ownModelSection(app: App): HTMLElement {
   const folderInput = el('input', { type: 'file', id: 'model-folder', class: 'sr-only', webkitdirectory: true });
-  const filesInput = el('input', { type: 'file', id: 'model-files', class: 'sr-only', accept: '.safetensors,.json', multiple: true });
+  const filesInput = el('input', { type: 'file', id: 'model-files', class: 'sr-only', accept: '.safetensors,.json,.gguf', multiple: true });
   const zone = el(
     'div',
     { class: 'drop-zone' },
     el('label', { for: 'model-folder' }, folderInput, el('strong', {}, 'Choose a folder')),
     ' or ',
     el('label', { for: 'model-files' }, filesInput, el('strong', {}, 'its files')),
-    ', or drop them anywhere on this page: config.json, the .safetensors files and tokenizer.json, as Hugging Face stores a model.',
+    ', or drop them anywhere on this page: config.json, the .safetensors files and tokenizer.json, as Hugging Face stores a model, or a GGUF file.',
   );
   const english = el('button', { class: 'secondary', id: 'own-english' }, `Try a small English model (${englishMegabytes} MB)`);
   const status = el('p', { class: 'hint own-status', role: 'status' });
