@@ -1,7 +1,7 @@
 // Reads the weights of a folder for a loader: headers first, then each needed tensor in pieces.
 
 import { abortedError } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
+import type { MultiheadError } from '../runtime/errors.js';
 import { cutOff, formatError, inWords, lengthBytes, storedName } from '../safetensors/format.js';
 import { openHeader } from '../safetensors/source.js';
 import type { ModelWeights } from '../types/models.js';
