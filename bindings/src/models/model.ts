@@ -39,7 +39,7 @@ import type { Batch, ModelEngine, PassCall, Place } from './core/engine.js';
 import { onThisThread } from './core/model.js';
 import { embed } from './embed.js';
 import { encodePrompt, generate } from './generate.js';
-import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
+import { checkIds, checkImage, checkScales, checkTokens, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
 import { encodeText, textOf } from './tokenizer.js';
@@ -51,6 +51,7 @@ const inputNames = {
   addSpecialTokens: plain,
   tokenTypes: plain,
   pixels: plain,
+  image: plain,
   headScales: plain,
   edits: plain,
 } satisfies Names<InputOptions>;
@@ -261,12 +262,17 @@ export class OpenedModel implements Model {
     return { ...batch, edits };
   }
 
-  async #readInput(input: unknown, { pair, addSpecialTokens, tokenTypes, pixels }: Omit<InputOptions, 'headScales' | 'edits'>): Promise<Batch> {
-    if (pixels !== undefined) {
-      const expected = this.info.takesPixels ? 'a Float32Array' : 'none for a model of token ids';
-      if (!(pixels instanceof Float32Array) || !this.info.takesPixels) {
-        throw optionError('pixels', expected, describe(pixels));
-      }
+  async #readInput(
+    input: unknown,
+    { pair, addSpecialTokens, tokenTypes, pixels, image }: Omit<InputOptions, 'headScales' | 'edits'>,
+  ): Promise<Batch> {
+    const picture = pixels ?? image;
+    if (picture !== undefined) {
+      const argument = pixels === undefined ? 'image' : 'pixels';
+      if (!this.info.takesPixels) throw optionError(argument, 'none for a model of token ids', describe(picture));
+      if (pixels === undefined) return this.#readImage(image, 'image');
+      if (image !== undefined) throw optionError('image', 'none beside pixels', describe(image));
+      if (!(pixels instanceof Float32Array)) throw optionError(argument, 'a Float32Array', describe(pixels));
       return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pristine(pixels).slice() };
     }
     const types = tokenTypes === undefined ? undefined : this.#types(tokenTypes);
@@ -275,6 +281,14 @@ export class OpenedModel implements Model {
     if (types === undefined) return sequence;
     if (types.length === sequence.tokens) return { ...sequence, tokenTypes: types };
     throw shapeError('tokenTypes', `${sequence.tokens} numbers, one per token`, String(types.length));
+  }
+
+  /** An image as pixels. What prepares it is loaded with the first one. */
+  async #readImage(image: unknown, argument: string): Promise<Batch> {
+    const checked = checkImage(image, argument);
+    const copy = { ...checked, data: checked.data.slice() };
+    const { pixelsOf } = await import('./image.js');
+    return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pixelsOf(copy, this.#parts.preprocessor, this.info) };
   }
 
   #types(given: unknown): Int32Array {

@@ -102,7 +102,9 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
         readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
         readModel(openLoader, folder, found, { weights, signal, onProgress }),
       ]);
+      const preprocessor = engine.info.takesPixels ? await readText(folder, `${found.base}preprocessor_config.json`, signal) : undefined;
       return new OpenedModel(engine, {
+        preprocessor: textOf(preprocessor),
         findTokenizer: tokenizerFinder(tokenizer, { json: textOf(json), config: found.tokenizerConfig }),
         renderChat: (messages) => renderChat({ template: textOf(template), config: found.tokenizerConfig }, messages),
         labelsOf: (count) => labelsOf(found.config, count),
