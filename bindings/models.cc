@@ -83,6 +83,7 @@ int32_t model_loader_create() {
   const ModelLoaderCall call;
   return make<ModelLoader>(call.from, [&](ModelLoader& loader) {
     models::OpenOptions options;
+    options.images = call.images;
     if (call.weights >= 0) options.weights = static_cast<WeightType>(call.weights);
     return ModelLoader::Internals::create(config_of({call.settings, call.setting_numbers}),
                                           tensors_of({call.tensors, call.tensor_numbers}), options,

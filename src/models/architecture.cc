@@ -46,13 +46,23 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
     if (a.gated) name = name.substr(6);
     if (a.gated && name == "gelu") name = "gelu_new";
   }
+  if (family.fields.mlp_ratio != nullptr) {
+    a.gated = config.flag("use_swiglu_ffn", false);
+    if (a.gated) name = "silu";
+  }
+  if (name == "quick_gelu") {
+    // x sigmoid(1.702 x)
+    a.activation_factor = 1.702F;
+    name = "silu";
+  }
   if (name == "relu2" && !a.gated) {
     a.squares = true;
     name = "relu";
   }
   const auto activation = activation_named(name);
   if (!activation) {
-    config.fail(field, "relu, gelu, gelu_new, gelu_pytorch_tanh or silu", '"' + name + '"');
+    config.fail(field, "relu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or silu",
+                '"' + name + '"');
     return;
   }
   a.activation = *activation;
@@ -334,9 +344,14 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
   if (names.patch != nullptr) {
     constexpr int64_t kMostPixels = 1 << 14, kMostPatch = 1 << 9, kMostChannels = 1 << 6;
     a.image_size = config.integer("image_size", 224, {.most = kMostPixels});
-    a.patch_size = config.integer("patch_size", 16, {.most = std::min(kMostPatch, a.image_size)});
+    a.patch_size = config.integer("patch_size", family.defaults.patch,
+                                  {.most = std::min(kMostPatch, a.image_size)});
     a.channels = config.integer("num_channels", 3, {.most = kMostChannels});
+    a.first_tokens = names.first_token != nullptr ? 1 : 0;
     a.positions = a.image_tokens();
+    if (names.registers != nullptr) {
+      a.first_tokens += config.integer("num_register_tokens", 4, {.least = 0, .most = 4096});
+    }
   }
 }
 
@@ -384,7 +399,7 @@ Status read_end_ids(const Config& config, const std::string& setting, std::vecto
 
 }  // namespace
 
-Status read_architecture(const Config& given, Architecture& architecture) {
+Status read_architecture(const Config& given, bool images, Architecture& architecture) {
   ConfigReader top(given, "");
   std::string prefix, type_field = "model_type";
   std::string type = top.has("model_type") ? top.text("model_type", "") : "";
@@ -402,6 +417,14 @@ Status read_architecture(const Config& given, Architecture& architecture) {
       type = part->text;
     }
   }
+  const Towers* const towers = find_towers(type);
+  if (towers != nullptr) {
+    prefix = images ? "vision_config." : "text_config.";
+    type = images ? towers->images : towers->text;
+  } else if (images) {
+    return setting_error(type_field, "a model of texts and images, for its tower of images",
+                         described(top.find(type_field)));
+  }
   const Family* family = find_family(type);
   if (type == "nomic_bert" && top.has("n_embd")) family = &nomic_bert_of_remote_code();
   const ConfigValue* const positions = top.find("position_embedding_type");
@@ -414,6 +437,7 @@ Status read_architecture(const Config& given, Architecture& architecture) {
       if (part == nullptr || each.causal) known += std::string(each.model_type) + ", ";
     }
     for (const TextPart& each : text_parts()) known += std::string(each.model_type) + ", ";
+    for (const Towers& each : models::towers()) known += std::string(each.model_type) + ", ";
     known.resize(known.size() - 2);
     return setting_error(type_field, known, described(top.find(type_field)));
   }
@@ -426,6 +450,7 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   a.family = family;
   a.model_type = model_type;
   a.text_part = part != nullptr;
+  a.has_towers = towers != nullptr;
   a.neighbour_pairs = top.flag("gguf/neighbour_pairs", false);
   a.from_gguf = top.flag("gguf", false);
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
@@ -443,15 +468,21 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     if (config.find(field) == nullptr && absent == 0) config.fail(field, "a number", "nothing");
     return config.integer(field, std::max<int64_t>(1, absent), {.most = most});
   };
-  a.width = extent(fields.width, a.text_part ? defaults.width : 0);
+  const bool nested = a.text_part || a.has_towers || names.patch != nullptr;
+  a.width = extent(fields.width, nested ? defaults.width : 0);
   a.heads = extent(fields.heads, defaults.heads);
-  const int64_t layers = extent(fields.layers, a.text_part ? defaults.layers : 0, kMostLayers);
+  const int64_t layers = extent(fields.layers, nested ? defaults.layers : 0, kMostLayers);
   if (names.embedding != nullptr) {
     a.vocabulary = extent("vocab_size", defaults.vocabulary, kMostRows);
   }
   const Integers or_derived{.null_is_zero = true};
-  a.mlp = config.integer(fields.mlp, a.text_part ? defaults.mlp : 0, or_derived);
+  a.mlp = config.integer(fields.mlp, nested ? defaults.mlp : 0, or_derived);
   if (a.mlp == 0) a.mlp = 4 * a.width;
+  if (fields.mlp_ratio != nullptr) {
+    const double ratio = config.number(fields.mlp_ratio, 4.0, {.most = 1024});
+    a.mlp = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(a.width) * ratio));
+    if (config.flag("use_swiglu_ffn", false)) a.mlp = (2 * a.mlp / 3 + 7) / 8 * 8;
+  }
   a.embedding_width =
       names.embedding_projection != nullptr ? config.integer("embedding_size", 128, {}) : a.width;
   a.kv_heads = config.integer(fields.kv_heads, defaults.kv_heads, or_derived);

@@ -32,11 +32,13 @@ struct Architecture {
   int64_t buckets = 0, bucket_distance = 0;  // of relative positions; 0: none
   int64_t relative_span = 0;                 // largest bucket of DeBERTa's distances; 0: none
   bool relative_norm = false;
-  int64_t padding_id = -1;                   // pad_token_id
-  int64_t mask_id = -1;                      // with token_dropout
-  int64_t parameter_sets = 0;                // different LayerPlan::weights
+  int64_t padding_id = -1;     // pad_token_id
+  int64_t mask_id = -1;        // with token_dropout
+  int64_t parameter_sets = 0;  // different LayerPlan::weights
   int64_t image_size = 0, patch_size = 0, channels = 0;
-  int64_t labels = 0;  // named by the configuration; 0: the matrix decides
+  int64_t first_tokens = 0;  // before the patches
+  bool has_towers = false;   // this is one of them
+  int64_t labels = 0;        // named by the configuration; 0: the matrix decides
   bool causal = false;
   bool window_both_sides = false;
   bool norm_bias = true, transform_bias = true;
@@ -48,13 +50,14 @@ struct Architecture {
   float attention_cap = 0.0F, logit_cap = 0.0F, qkv_cap = 0.0F;  // 0: none
   Activation activation = Activation::kGelu;
   bool gated = false;
-  bool squares = false;                             // the MLP's activation is relu(x)^2
+  bool squares = false;            // the MLP's activation is relu(x)^2
+  float activation_factor = 1.0F;  // the MLP's activation is f(factor * x) / factor
   bool from_gguf = false, neighbour_pairs = false;  // see models/io/gguf.h
   bool parallel = false, one_norm = false;
   bool tied = true;
   bool qkv_bias = false, output_bias = false, mlp_bias = false, output_head_bias = false;
   std::vector<float> alibi_slopes;  // of each head; empty: none
-  std::string architecture;  // class that the file was written for, or empty
+  std::string architecture;         // class that the file was written for, or empty
   std::vector<LayerPlan> layers;
   std::vector<RopeFrequencies> ropes;
   std::vector<int32_t> end_ids;
@@ -65,11 +68,11 @@ struct Architecture {
   // Number of tokens of an image.
   int64_t image_tokens() const {
     const int64_t side = patch_size == 0 ? 0 : image_size / patch_size;
-    return side * side + 1;
+    return side * side + first_tokens;
   }
 };
 
-// Errors: kOption, naming the setting.
-Status read_architecture(const Config& config, Architecture& architecture);
+// `images`: of a model with two towers, that of images. Errors: kOption, naming the setting.
+Status read_architecture(const Config& config, bool images, Architecture& architecture);
 
 }  // namespace multihead::models

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "multihead/elementwise.h"
+#include "multihead/models.h"
 
 namespace multihead::models {
 
@@ -47,6 +48,7 @@ struct Fields {
   const char* rotary_dim = nullptr;  // number of rotated elements of a head
   // Factor of a dynamic scaling of RoPE beyond max_trained_positions; null or absent: none.
   const char* dynamic_factor = nullptr;
+  const char* mlp_ratio = nullptr;  // the MLP's width / width
 };
 
 // Values of fields that a configuration leaves out.
@@ -54,8 +56,8 @@ struct Defaults {
   // 0: the configuration must say it. Only the text parts of models with images may leave out the
   // width, the number of layers and the MLP's width.
   int64_t vocabulary = 0, heads = 0, width = 0, layers = 0, mlp = 0;
-  int64_t kv_heads = 0;    // 0: the number of heads
-  int64_t head_dim = 0;    // 0: width / heads
+  int64_t kv_heads = 0;  // 0: the number of heads
+  int64_t head_dim = 0;  // 0: width / heads
   int64_t positions = 512;
   int64_t window = 0;  // 0: none
   double eps = 1e-12;
@@ -67,6 +69,7 @@ struct Defaults {
   double logit_factor = 1.0;
   int64_t token_types = 2;
   int64_t window_pattern = 6;  // of Windows::kPattern and kUpper
+  int64_t patch = 16;          // height and width of a patch
   const char* activation = "gelu";
   bool tied = true;
 };
@@ -82,8 +85,9 @@ struct Names {
   const char* relative_bias = nullptr;         // (buckets, heads), shared by all layers
   // DeBERTa: a row for each distance, which queries and keys are multiplied with; and its norm.
   const char *relative_embedding = nullptr, *relative_norm = nullptr;
-  const char* patch = nullptr;                 // convolution of pixels
-  const char* first_token = nullptr;           // (1, 1, width), before the patches
+  const char* patch = nullptr;        // convolution of pixels
+  const char* first_token = nullptr;  // (1, 1, width), before the patches
+  const char* registers = nullptr;    // (1, n, width), between the two, without positions
 
   const char* attention_norm = nullptr;      // of the input of attention
   const char* attention_out_norm = nullptr;  // of its output, before the sum
@@ -92,6 +96,8 @@ struct Names {
   const char* qkv = nullptr;  // all three as one matrix
   const char* o = nullptr;
   const char *q_norm = nullptr, *k_norm = nullptr;
+  // Factors of each element of what attention and MLP add.
+  const char *attention_scale = nullptr, *mlp_scale = nullptr;
   const char* mlp_norm = nullptr;  // as attention_norm
   const char* mlp_out_norm = nullptr;
   const char* mlp_sum_norm = nullptr;
@@ -111,6 +117,9 @@ struct Names {
   const char* classifier = nullptr;
   const char* next_sentence = nullptr;  // two classes, of the pooler's output
   const char* question = "qa_outputs";  // start and end of an answer, of each token
+  const char* projection = nullptr;     // of embed()'s pooling
+  // SigLIP's pooler: what a learned query attends to, and an MLP. A prefix of names.
+  const char* attention_pooler = nullptr;
 };
 
 // Which layers see only a window.
@@ -134,7 +143,8 @@ enum class Classifier : uint8_t {
   // ModernBERT: norm(act(dense(...))), as Names::transform, of the first token's last hidden state
   // or, if classifier_pooling says so, of the mean; of each token for classes of tokens
   kTransform,
-  kLastToken,  // the last token that is not padding
+  kLastToken,     // the last token that is not padding
+  kFirstAndMean,  // the first token's last hidden state, then the mean of those of the patches
 };
 
 // A setting that has one supported value.
@@ -166,7 +176,7 @@ struct Family {
   bool rope_reversed = false;    // by the negative angles
   bool rope_of_windows = false;  // layers with windows have a base of their own, and no scaling
   bool unscaled_windows = false;  // they have the same base, and no scaling
-  bool rope_in_windows = false;  // only layers with windows have RoPE, if there are any
+  bool rope_in_windows = false;   // only layers with windows have RoPE, if there are any
   Windows windows = Windows::kEvery;
   bool window_both_sides =
       false;                     // a window is the distance to both sides, twice; else to the left
@@ -177,7 +187,7 @@ struct Family {
   bool output_bias = true;       // of attention, likewise
   bool mlp_bias = true;          // unless fields.mlp_bias says otherwise
   bool down_bias = false;  // the last matrix of the MLP has a bias, even if the others have none
-  bool parallel = false;         // attention and MLP have the same input
+  bool parallel = false;   // attention and MLP have the same input
   const char* parallel_field = nullptr;  // a flag that says so
   bool one_norm = false;                 // if parallel, attention_norm is the MLP's, too
   bool scales_embedding = false;         // by sqrt(width)
@@ -190,7 +200,12 @@ struct Family {
   // Embeddings are scaled by the share of tokens that are no masks, and masks are 0, if
   // token_dropout says so.
   bool token_dropout = false;
-  bool states_before_norm = false;       // the last of hidden_states is before the final norm
+  bool states_before_norm = false;  // the last of hidden_states is before the final norm
+  bool patch_bias = true;
+  // The vector of a text is that of the first token with the id eos_token_id, or if that is 2, the
+  // largest id.
+  bool pools_end = false;
+  Pooling pooling = Pooling::kMean;  // of embed(), unless the folder says otherwise
   Classifier classifier = Classifier::kLastToken;
   std::span<const Setting> settings = {};
 };
@@ -201,15 +216,22 @@ struct TextPart {
   const char *model_type, *text;
 };
 
+// A model with two towers, whose settings are below text_config and vision_config.
+struct Towers {
+  const char *model_type, *text, *images;
+};
+
 // Null if there is no such family.
 const Family* find_family(std::string_view model_type);
 const TextPart* find_text_part(std::string_view model_type);
+const Towers* find_towers(std::string_view model_type);
 std::span<const Family> families();
 // Families whose files have another family's model_type and bring their own code along: NomicBERT
 // with GPT-2's names of settings, and Jina's BERT with ALiBi.
 const Family& nomic_bert_of_remote_code();
 const Family& jina_bert();
 std::span<const TextPart> text_parts();
+std::span<const Towers> towers();
 // Before the names of parameters of a text part.
 std::span<const std::string_view> text_part_prefixes();
 

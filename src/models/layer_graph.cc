@@ -15,6 +15,7 @@ using nn::NormParameters;
 using nn::Operation;
 using nn::Projection;
 using nn::ValueId;
+using nn::Vector;
 
 // Appends the operations of a layer, each of which writes a new value.
 class Builder {
@@ -28,7 +29,8 @@ class Builder {
         norm(names_.attention_norm, &LayerParameters::attention_norm, graph_.input);
     const ValueId attended = add_projection(attend(attention_input), &LayerParameters::o, a_.width);
     const ValueId attn_out = scaled(
-        norm_in_place(names_.attention_out_norm, &LayerParameters::attention_out_norm, attended));
+        norm_in_place(names_.attention_out_norm, &LayerParameters::attention_out_norm, attended),
+        &LayerParameters::attention_scale);
     graph_.values[at(attn_out)].site = Site::kAttnOut;
     if (a_.parallel) {
       // The MLP reads the input of the layer, too, behind the same norm (GPT-J) or one of its own
@@ -53,7 +55,7 @@ class Builder {
  private:
   static size_t at(ValueId id) { return static_cast<size_t>(id); }
 
-  ValueId norm(const char* name, NormParameters LayerParameters::*parameters, ValueId in) {
+  ValueId norm(const char* name, NormParameters LayerParameters::* parameters, ValueId in) {
     if (name == nullptr) return in;
     const ValueId out = graph_.add({.width = a_.width});
     graph_.operations.push_back(
@@ -61,14 +63,15 @@ class Builder {
     return out;
   }
 
-  ValueId norm_in_place(const char* name, NormParameters LayerParameters::*parameters, ValueId in) {
+  ValueId norm_in_place(const char* name, NormParameters LayerParameters::* parameters,
+                        ValueId in) {
     if (name == nullptr) return in;
     const ValueId out = norm(name, parameters, in);
     graph_.values[at(out)].replaces = in;
     return out;
   }
 
-  void project(ValueId in, Projection LayerParameters::*parameters, ValueId out,
+  void project(ValueId in, Projection LayerParameters::* parameters, ValueId out,
                Operation::Share share = Operation::Share::kNone) {
     graph_.operations.push_back({.kind = Operation::Kind::kProject,
                                  .in = in,
@@ -77,7 +80,7 @@ class Builder {
                                  .share = share});
   }
 
-  ValueId add_projection(ValueId in, Projection LayerParameters::*parameters, int64_t width) {
+  ValueId add_projection(ValueId in, Projection LayerParameters::* parameters, int64_t width) {
     const ValueId out = graph_.add({.width = width});
     project(in, parameters, out);
     return out;
@@ -101,7 +104,7 @@ class Builder {
 
   // The value after an operation that changes it where it is.
   ValueId changed(Operation::Kind kind, ValueId in,
-                  NormParameters LayerParameters::*parameters = nullptr, float number = 0.0F) {
+                  NormParameters LayerParameters::* parameters = nullptr, float number = 0.0F) {
     const nn::Value& before = graph_.value(in);
     const ValueId out = graph_.add({.width = before.width, .heads = before.heads, .replaces = in});
     graph_.operations.push_back(
@@ -109,8 +112,13 @@ class Builder {
     return out;
   }
 
-  // The output of attention or MLP times the factor of the residual stream.
-  ValueId scaled(ValueId in) {
+  // The output of attention or MLP times the factors of the residual stream.
+  ValueId scaled(ValueId in, Vector LayerParameters::* factors) {
+    if ((layer_.*factors).given()) {
+      const ValueId out = changed(Operation::Kind::kScaleColumns, in);
+      graph_.operations.back().vector = factors;
+      return out;
+    }
     if (a_.residual_factor == 1.0F) return in;
     return changed(Operation::Kind::kScale, in, nullptr, a_.residual_factor);
   }
@@ -174,14 +182,21 @@ class Builder {
     } else {
       project(input, &LayerParameters::up, first, Operation::Share::kHidden);
     }
-    const ValueId hidden =
-        graph_.add({.width = a_.mlp, .site = Site::kMlpHidden, .replaces = first});
+    const float stretch = a_.activation_factor;
+    const ValueId input_of_f =
+        stretch == 1.0F ? first : changed(Operation::Kind::kScale, first, nullptr, stretch);
+    ValueId hidden = graph_.add({.width = a_.mlp, .replaces = input_of_f});
     const ValueId factor = a_.squares ? first : second;
     graph_.operations.push_back(
-        {.kind = Operation::Kind::kActivate, .in = first, .in2 = factor, .out = hidden});
+        {.kind = Operation::Kind::kActivate, .in = input_of_f, .in2 = factor, .out = hidden});
+    if (stretch != 1.0F) {
+      hidden = changed(Operation::Kind::kScale, hidden, nullptr, 1.0F / stretch);
+    }
+    graph_.values[at(hidden)].site = Site::kMlpHidden;
     const ValueId out =
         scaled(norm_in_place(names_.mlp_out_norm, &LayerParameters::mlp_out_norm,
-                             add_projection(hidden, &LayerParameters::down, a_.width)));
+                             add_projection(hidden, &LayerParameters::down, a_.width)),
+               &LayerParameters::mlp_scale);
     graph_.values[at(out)].site = Site::kMlpOut;
     return out;
   }

@@ -1,5 +1,6 @@
 // From the tensors of files to the parameters of a model.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -203,8 +204,9 @@ struct ModelLoader::State {
                        : transposed                            ? Dims{columns, rows}
                                                                : Dims{rows, columns};
     // Convolutions and embeddings of images have more axes, with the elements in the same order.
-    const bool fits =
-        stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns : stored.shape == shape;
+    const bool fits = stored.shape.rank() > 2 || (stored.shape.rank() == 0 && rows == 1)
+                          ? stored.shape.elements() == rows * columns
+                          : stored.shape == shape;
     // Only rows of matrices can be blocks.
     const bool whole = !type || form_of(*type).numbers == 1 ||
                        (columns > 1 && columns % form_of(*type).numbers == 0 && !transposed);
@@ -370,6 +372,10 @@ struct ModelLoader::State {
     if (!a.one_norm) norm(n.mlp_norm, a.width, layer.mlp_norm);
     norm(n.mlp_out_norm, a.width, layer.mlp_out_norm);
     norm(n.mlp_sum_norm, a.width, layer.mlp_sum_norm);
+    if (n.attention_scale != nullptr) {
+      add_vector(n.attention_scale, index, "", a.width, layer.attention_scale);
+      add_vector(n.mlp_scale, index, "", a.width, layer.mlp_scale);
+    }
     const bool whole = a.family->norm_whole_qk;
     norm(n.q_norm, whole ? a.q_width() : a.head_dim, layer.q_norm);
     norm(n.k_norm, whole ? a.kv_width() : a.head_dim, layer.k_norm);
@@ -384,7 +390,7 @@ struct ModelLoader::State {
       add_stacked(pieces, index, a.width, a.qkv_bias, layer.qkv);
     }
     add_projection(n.o, index, a.width, a.q_width(), a.output_bias, layer.o, transposed);
-    if (n.gate_up != nullptr) {
+    if (n.gate_up != nullptr && a.gated) {
       add_projection(n.gate_up, index, 2 * a.mlp, a.width, a.mlp_bias, layer.gate_up, transposed);
     } else if (a.gated) {
       const Piece pieces[] = {{n.gate, a.mlp, &layer.gate}, {n.up, a.mlp, &layer.up}};
@@ -405,12 +411,17 @@ struct ModelLoader::State {
       add_matrix(n.embedding, 0, ".weight", a.vocabulary, width, p.embedding);
     }
     if (n.patch != nullptr) {
-      add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size, true, p.patch);
-      add_vector(n.first_token, 0, "", a.width, p.first_token);
+      add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size,
+                     a.family->patch_bias, p.patch);
+      if (n.first_token != nullptr) add_vector(n.first_token, 0, "", a.width, p.first_token);
+      if (a.first_tokens > 1) {
+        add_vector(n.registers, 0, "", (a.first_tokens - 1) * a.width, p.first_token, a.width);
+      }
     }
     // A token reads one row of these tables, so they stay as they are stored.
     if (n.position != nullptr) {
-      add_matrix(n.position, 0, n.patch != nullptr ? "" : ".weight", a.positions, width, p.position,
+      const bool is_parameter = n.patch != nullptr && !has(n.position, ".weight");
+      add_matrix(n.position, 0, is_parameter ? "" : ".weight", a.positions, width, p.position,
                  false, true);
     }
     if (a.token_types > 0) {
@@ -445,7 +456,7 @@ struct ModelLoader::State {
         written_for("ForNextSentencePrediction")) {
       return Output::kClassification;
     }
-    if (a.family->causal) {
+    if (a.family->causal && n.output != nullptr) {
       if (has(n.output, ".weight")) return Output::kLanguageModel;
       // Decoders without a head are stored to embed texts, often under the class with one.
       if (!a.tied) return Output::kNone;
@@ -475,6 +486,7 @@ struct ModelLoader::State {
       add_projection(n.pooler, 0, a.width, a.width, true, p.pooler);
       info.has_pooler = true;
     }
+    if (n.attention_pooler != nullptr) add_attention_pooler(n.attention_pooler);
     in_heads = true;
     const bool transforms =
         family.classifier == Classifier::kTransform &&
@@ -520,6 +532,22 @@ struct ModelLoader::State {
     }
   }
 
+  void add_attention_pooler(const std::string& path) {
+    const Architecture& a = plan();
+    AttentionPooler& p = model->parameters.attention_pooler;
+    if (!has((path + "probe").c_str(), "")) return;
+    const std::string in = path + "attention.in_proj", out = path + "attention.out_proj";
+    add_vector((path + "probe").c_str(), 0, "", a.width, p.probe);
+    add_matrix(in.c_str(), 0, "_weight", 3 * a.width, a.width, p.qkv.weight);
+    add_vector(in.c_str(), 0, "_bias", 3 * a.width, p.qkv.bias);
+    add_projection(out.c_str(), 0, a.width, a.width, true, p.o);
+    add_norm((path + "layernorm").c_str(), 0, a.width, p.norm, true);
+    add_projection((path + "mlp.fc1").c_str(), 0, a.mlp, a.width, true, p.up);
+    add_projection((path + "mlp.fc2").c_str(), 0, a.width, a.mlp, true, p.down);
+    model->info.has_pooler = true;
+    model->sentence.pooling = Pooling::kPooler;
+  }
+
   // The matrix tells the number of classes unless it is known.
   void add_classifier(const char* names, int64_t classes = 0) {
     const Architecture& a = plan();
@@ -532,7 +560,9 @@ struct ModelLoader::State {
     int64_t& labels = model->info.num_labels;
     labels = classes > 0 ? classes : shape.rank() == 2 ? shape[0] : std::max<int64_t>(1, a.labels);
     labels = std::clamp<int64_t>(labels, 1, kMostWidth);
-    add_projection(names, 0, labels, a.width, has(names, ".bias"), model->parameters.classifier);
+    const bool both = a.family->classifier == Classifier::kFirstAndMean;
+    add_projection(names, 0, labels, (both ? 2 : 1) * a.width, has(names, ".bias"),
+                   model->parameters.classifier);
   }
 
   void describe() {
@@ -541,6 +571,7 @@ struct ModelLoader::State {
     info.model_type = a.model_type;
     info.causal = a.causal;
     info.takes_pixels = a.family->names.patch != nullptr;
+    info.has_images = a.has_towers && !info.takes_pixels;
     info.num_layers = static_cast<int64_t>(a.layers.size());
     info.embed_dim = a.width;
     info.num_heads = a.heads;
@@ -566,6 +597,26 @@ struct ModelLoader::State {
     }
   }
 
+  // The last step of embed(), and what makes similarities of its vectors.
+  void add_projection_of_vectors() {
+    const Architecture& a = plan();
+    const char* const name = a.family->names.projection;
+    Sentence& sentence = model->sentence;
+    if (name == nullptr || !sentence.steps.empty()) return;
+    const std::optional<size_t> tensor = find(name, 0, ".weight");
+    if (!tensor && !a.has_towers) return;
+    SentenceStep& step = sentence.steps.emplace_back();
+    step.name = name;
+    step.in = a.width;
+    step.out = tensor && tensors[*tensor].shape.rank() == 2 ? tensors[*tensor].shape[0] : a.width;
+    step.out = std::clamp<int64_t>(step.out, 1, kMostWidth);
+    step.bias = has(name, ".bias");
+    sentence.width = step.out;
+    if (!has("logit_scale", "")) return;
+    add_vector("logit_scale", 0, "", 1, model->parameters.logit_scale);
+    if (has("logit_bias", "")) add_vector("logit_bias", 0, "", 1, model->parameters.logit_bias);
+  }
+
   Status plan_parts() {
     model->parameters.layers.resize(static_cast<size_t>(plan().parameter_sets));
     add_embeddings();
@@ -574,10 +625,10 @@ struct ModelLoader::State {
       add_layer(layer);
     }
     add_output();
+    add_projection_of_vectors();
     for (SentenceStep& step : model->sentence.steps) {
       if (step.out == 0) continue;
-      const std::string name = step.path + "/linear";
-      add_projection(name.c_str(), 0, step.out, step.in, step.bias, step.dense);
+      add_projection(step.name.c_str(), 0, step.out, step.in, step.bias, step.dense);
     }
     describe();
     if (!missing.empty()) {
@@ -917,7 +968,7 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
     state->options = options;
     state->in_team = team != nullptr;
     state->tensors.assign(tensors.begin(), tensors.end());
-    MULTIHEAD_TRY(read_architecture(config, state->model->architecture));
+    MULTIHEAD_TRY(read_architecture(config, options.images, state->model->architecture));
     MULTIHEAD_TRY(read_sentence(config, state->model->architecture, state->model->sentence));
     for (size_t i = 0; i < tensors.size(); ++i) {
       state->by_name.emplace(without_wrappers(tensors[i].name), i);
@@ -974,6 +1025,9 @@ Status ModelLoader::finish(Model& model) {
       return format_error("weights", "all of their bytes", "less of " + missing);
     MULTIHEAD_TRY(state_->fill_unit_weights());
     Model::Internals& made = *state_->model;
+    const Parameters& p = made.parameters;
+    if (p.logit_scale.given()) made.info.logit_scale = std::exp(p.logit_scale.data[0]);
+    if (p.logit_bias.given()) made.info.logit_bias = p.logit_bias.data[0];
     if (!made.parameters.layers.empty()) {
       made.graph = layer_graph(made.architecture, made.parameters.layers.front());
     }

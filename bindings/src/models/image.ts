@@ -1,10 +1,17 @@
 // Images as models with pixels take them: preprocessor_config.json applied to pixels of any size. Grey values are those of Pillow
 // (libImaging/Resample.c), the numbers those of transformers' image processors that use it.
 
-import { optionError } from '../runtime/errors.js';
+import { poolings } from '../generated/tables.js';
+import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
+import { optionError, shapeError } from '../runtime/errors.js';
+import { checkCallback, checkChoice, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { formatError, inWords } from '../safetensors/format.js';
-import type { ModelImage, ModelInfo } from '../types/models.js';
+import type { EmbedImagesOptions, ModelImage, ModelInfo } from '../types/models.js';
+import type { Count, Extents } from '../types/wire.js';
 import { flatten, parseObject, type Settings } from './config.js';
+import type { ModelEngine } from './core/engine.js';
+import { nextTask } from './generate.js';
+import { checkScales } from './inputs.js';
 
 const file = 'preprocessor_config.json';
 
@@ -238,6 +245,50 @@ class Preprocessor {
       if (readOnly) throw this.#refuse(name, 'none', value);
     }
   }
+}
+
+const embedNames = { pooling: plain, normalize: plain, headScales: plain, signal: plain, onProgress: plain } satisfies Names<EmbedImagesOptions>;
+
+/** Most tokens of a batch, unless it is one image. */
+const mostBatchTokens = 4096;
+
+/** See {@link Model.embedImages} of types/models.ts. Images as they are, or pixels. */
+export async function embedImages(
+  engine: ModelEngine,
+  preprocessor: string | undefined,
+  images: readonly (ModelImage | Float32Array)[],
+  given: EmbedImagesOptions,
+): Promise<Float32Array<ArrayBuffer>[]> {
+  const { info } = engine;
+  const { signal, onProgress, headScales, ...options } = readOptions(given, embedNames, 'embedImages');
+  checkSignal(signal);
+  checkCallback(onProgress, 'onProgress');
+  const scales = checkScales(headScales, info.numLayers * info.numHeads);
+  const pooling = poolings[checkChoice(options.pooling ?? info.pooling, namesOf(poolings), 'pooling')];
+  const normalize = options.normalize === undefined || checkFlag(options.normalize, 'normalize');
+  const size = info.channels * info.imageSize ** 2;
+  const most = Math.max(1, Math.floor(mostBatchTokens / info.maxTokens));
+  const vectors: Float32Array<ArrayBuffer>[] = [];
+  while (vectors.length < images.length) {
+    const some = images.slice(vectors.length, vectors.length + most);
+    const pixels = new Float32Array(some.length * size);
+    some.forEach((image, at) => {
+      const numbers = image instanceof Float32Array ? image : pixelsOf(image, preprocessor, info);
+      if (numbers.length !== size) throw shapeError(`images[${vectors.length + at}]`, `${size} numbers`, String(numbers.length));
+      pixels.set(numbers, at * size);
+    });
+    if (signal?.aborted) throw abortedError(signal, 'embedImages');
+    engine.assertLive();
+    const batch = { ids: new Int32Array(), batch: some.length as Count, tokens: 0 as Count, pixels };
+    const outputs = [[some.length, info.vectorDim] as readonly number[] as Extents];
+    const run = engine.run({ batch, headScales: scales, what: { kind: 'embed', pooling, normalize }, outputs });
+    const [data] = await abortable(Promise.resolve(run), signal, 'embedImages');
+    const all = data as Float32Array<ArrayBuffer>;
+    for (let at = 0; at < some.length; at += 1) vectors.push(all.slice(at * info.vectorDim, (at + 1) * info.vectorDim));
+    onProgress?.(vectors.length, images.length);
+    await nextTask();
+  }
+  return vectors;
 }
 
 /** The pixels of an image for a model, by the text of the folder's preprocessor_config.json. Throws `E_OPTION`, `E_FORMAT`. */

@@ -11,6 +11,7 @@ import type {
   ChatMessage,
   Completion,
   DefaultForwardResult,
+  EmbedImagesOptions,
   EmbedOptions,
   EncodeOptions,
   FinishReason,
@@ -24,6 +25,7 @@ import type {
   Model,
   ModelAnalyses,
   ModelArray,
+  ModelImage,
   ModelInfo,
   ModelInput,
   ModelTrainer,
@@ -79,17 +81,19 @@ export class OpenedModel implements Model {
   readonly #engine: ModelEngine;
   readonly #parts: ModelParts;
   readonly #analyses: Analyses;
+  readonly vision: Model | undefined;
 
   /** Defined on the prototype by the constructor: see symbol_dispose.ts. */
   declare [Symbol.dispose]: () => void;
 
-  constructor(engine: ModelEngine, parts: ModelParts) {
+  constructor(engine: ModelEngine, parts: ModelParts, vision?: Model) {
     makeDisposable(OpenedModel);
     this.info = Object.freeze({ ...engine.info, endIds: Object.freeze([...engine.info.endIds]) });
     const { output, numLabels } = engine.info;
     this.labels = Object.freeze(output === 'questionAnswering' ? ['start', 'end'] : [...parts.labelsOf(numLabels)]);
     this.#engine = engine;
     this.#parts = parts;
+    this.vision = vision;
     this.#analyses = new Analyses(engine, parts, (input, argument, options) => this.#sequence(input, argument, options));
     nameObject(this, 'a model');
     Object.freeze(this);
@@ -110,6 +114,7 @@ export class OpenedModel implements Model {
 
   dispose(): void {
     this.#engine.dispose();
+    this.vision?.dispose();
   }
 
   async encode(text: string | readonly ChatMessage[], given: EncodeOptions = {}): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
@@ -152,6 +157,28 @@ export class OpenedModel implements Model {
     const isOne = !Array.isArray(inputs) || typeof inputs[0] === 'number';
     const vectors = await embed(this.#engine, this.#parts, isOne ? [inputs as ModelInput] : (inputs as readonly ModelInput[]), isOne, options);
     return isOne ? (vectors[0] as Float32Array<ArrayBuffer>) : vectors;
+  }
+
+  async embedImages(images: readonly (ModelImage | Float32Array)[], options: EmbedImagesOptions = {}): Promise<Float32Array<ArrayBuffer>[]> {
+    this.#engine.assertLive();
+    if (this.vision !== undefined) return this.vision.embedImages(images, options);
+    if (!this.info.takesPixels) throw optionError('model', 'one that takes images', this.info.modelType);
+    if (!Array.isArray(images)) throw optionError('images', 'an array of images', describe(images));
+    // Copied before the first await: the caller may change its arrays after the call.
+    const copies = images.map((image: unknown, at) =>
+      image instanceof Float32Array ? pristine(image).slice() : this.#copyImage(image, `images[${at}]`),
+    );
+    return (await import('./image.js')).embedImages(this.#engine, this.#parts.preprocessor, copies, options);
+  }
+
+  async similarity(texts: readonly ModelInput[], images: readonly (ModelImage | Float32Array)[]): Promise<ModelArray> {
+    const { logitScale, logitBias, modelType } = this.info;
+    if (this.vision === undefined) throw optionError('model', 'one of texts and images', modelType);
+    // Both copy their inputs before the first await.
+    const [ofTexts, ofImages] = await Promise.all([this.embed(texts), this.embedImages(images)]);
+    const product = (a: Float32Array, b: Float32Array): number => a.reduce((sum, value, at) => sum + value * (b[at] as number), 0);
+    const rows = ofImages.flatMap((image) => ofTexts.map((text) => logitScale * product(image, text) + logitBias));
+    return { shape: [ofImages.length, ofTexts.length], data: Float32Array.from(rows) };
   }
 
   async attentions(input: ModelInput, given: AttentionsOptions = {}): Promise<ModelArray> {
@@ -246,8 +273,7 @@ export class OpenedModel implements Model {
 
   /** Positions of the hidden states. */
   #positions({ tokens, pixels }: Batch): number {
-    const { imageSize, patchSize } = this.info;
-    return pixels === undefined ? tokens : Math.floor(imageSize / patchSize) ** 2 + 1;
+    return pixels === undefined ? tokens : this.info.maxTokens;
   }
 
   #scales(given: unknown): Float32Array | undefined {
@@ -283,10 +309,14 @@ export class OpenedModel implements Model {
     throw shapeError('tokenTypes', `${sequence.tokens} numbers, one per token`, String(types.length));
   }
 
+  #copyImage(image: unknown, argument: string): ModelImage {
+    const checked = checkImage(image, argument);
+    return { ...checked, data: checked.data.slice() };
+  }
+
   /** An image as pixels. What prepares it is loaded with the first one. */
   async #readImage(image: unknown, argument: string): Promise<Batch> {
-    const checked = checkImage(image, argument);
-    const copy = { ...checked, data: checked.data.slice() };
+    const copy = this.#copyImage(image, argument);
     const { pixelsOf } = await import('./image.js');
     return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pixelsOf(copy, this.#parts.preprocessor, this.info) };
   }

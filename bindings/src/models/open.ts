@@ -10,7 +10,7 @@ import type { RawModule } from '../runtime/raw.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
 import type { Simd } from '../types/load.js';
-import type { ModelSource, OpenModel, OpenModelOptions } from '../types/models.js';
+import type { ChatMessage, ModelSource, OpenModel, OpenModelOptions } from '../types/models.js';
 import { renderChat } from './chat.js';
 import { type Core, modelContents } from './core/contents.js';
 import type { OpenLoader } from './core/engine.js';
@@ -93,27 +93,38 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     const folder = await findFolder(source, { revision, host, local, signal, onFetch });
     const reading = readSettings(folder, signal);
     reading.catch(() => {}); // it is thrown below
-    const { openLoader, abandon } = await (workers === undefined ? here(loading, analyses) : inWorkers(workers, worker, loading, analyses));
+    const places: Place[] = [];
+    const newPlace = async (): Promise<OpenLoader> => {
+      const place = await (workers === undefined ? here(loading, analyses) : inWorkers(workers, worker, loading, analyses));
+      places.push(place);
+      return place.openLoader;
+    };
+    const openLoader = await newPlace();
     try {
       const found = await reading;
       await judge(openLoader, found);
       const [json, template, engine] = await Promise.all([
         tokenizer === undefined ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,
         readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
-        readModel(openLoader, folder, found, { weights, signal, onProgress }),
+        readModel(openLoader, folder, found, { weights, images: false, signal, onProgress }),
       ]);
-      const preprocessor = engine.info.takesPixels ? await readText(folder, `${found.base}preprocessor_config.json`, signal) : undefined;
-      return new OpenedModel(engine, {
+      const { hasImages, takesPixels } = engine.info;
+      const images = hasImages && (await readModel(workers === undefined ? openLoader : await newPlace(), folder, found, {
+        ...{ weights, images: true, signal, onProgress },
+      }));
+      const preprocessor = hasImages || takesPixels ? await readText(folder, `${found.base}preprocessor_config.json`, signal) : undefined;
+      const parts = {
         preprocessor: textOf(preprocessor),
         findTokenizer: tokenizerFinder(tokenizer, { json: textOf(json), config: found.tokenizerConfig }),
-        renderChat: (messages) => renderChat({ template: textOf(template), config: found.tokenizerConfig }, messages),
-        labelsOf: (count) => labelsOf(found.config, count),
+        renderChat: (messages: readonly ChatMessage[]) => renderChat({ template: textOf(template), config: found.tokenizerConfig }, messages),
+        labelsOf: (count: number) => labelsOf(found.config, count),
         prompts: found.prompts,
         ...{ texts: folder.texts, base: found.base, dense: found.dense },
         lowerCase: found.settings.get('sentence_bert_config.json/do_lower_case') === true,
-      });
+      };
+      return new OpenedModel(engine, parts, images ? new OpenedModel(images, parts) : undefined);
     } catch (error) {
-      abandon();
+      for (const place of places) place.abandon();
       throw error;
     } finally {
       folder.end?.();

@@ -119,6 +119,7 @@ async function openTransformer(folder: Folder, base: string, files: WeightFiles,
 
 export interface Reading {
   readonly weights: ModelWeights | undefined;
+  readonly images: boolean;
   readonly signal: AbortSignal | undefined;
   readonly onProgress: ((loaded: number, total: number) => void) | undefined;
 }
@@ -148,7 +149,7 @@ function tensorsOf(files: readonly WeightFile[], base: string, index: Settings):
 export async function judge(openLoader: OpenLoader, { settings }: FolderSettings): Promise<void> {
   const tensors = new WireList().flat();
   try {
-    (await openLoader({ settings: wireOf(settings), tensors, weights: undefined })).dispose();
+    (await openLoader({ settings: wireOf(settings), tensors, weights: undefined, images: false })).dispose();
   } catch (error) {
     // Without tensors, all weights are missing.
     if ((error as MultiheadError).argument !== 'weights') throw error;
@@ -160,7 +161,7 @@ export async function readModel(
   openLoader: OpenLoader,
   folder: Folder,
   { settings, base, dense }: FolderSettings,
-  { weights, signal, onProgress }: Reading,
+  { weights, images, signal, onProgress }: Reading,
 ): Promise<ModelEngine> {
   const files = new WeightFiles(folder);
   try {
@@ -173,7 +174,7 @@ export async function readModel(
       list.text(storedName(entry.dtype), file.name);
       for (const number of [entry.shape.length, ...entry.shape]) list.number(number);
     }
-    const loader = await openLoader({ settings: wireOf(settings), tensors: list.flat(), weights });
+    const loader = await openLoader({ settings: wireOf(settings), tensors: list.flat(), weights, images });
     try {
       const needed = [...loader.needed].map((at) => ({ at, ...(tensors[at] as Tensor) }));
       const total = needed.reduce((sum, { entry }) => sum + entry.end - entry.begin, 0);

@@ -102,6 +102,8 @@ export interface LoaderInput {
   readonly settings: FlatList;
   readonly tensors: FlatList;
   readonly weights: ModelWeights | undefined;
+  /** True for the tower of images of a model with two. */
+  readonly images: boolean;
 }
 
 /** Takes the weights of a model. */
