@@ -177,7 +177,8 @@ async function runGenerate(model, { inputs, goldens }) {
 /** Vectors of texts and images, and their similarities. */
 async function runSimilarity(model, golden) {
   const { input_ids: ids, pixel_values: pixels } = golden.inputs;
-  const rowsOf = ({ data, shape }) => Array.from({ length: shape[0] }, (_, row) => data.slice((row * data.length) / shape[0], ((row + 1) * data.length) / shape[0]));
+  const rowsOf = ({ data, shape }) =>
+    Array.from({ length: shape[0] }, (_, row) => data.slice((row * data.length) / shape[0], ((row + 1) * data.length) / shape[0]));
   const [texts, images] = [rowsOf(ids), rowsOf(pixels)];
   const flat = (vectors) => vectors.flatMap((vector) => [...vector]);
   const all = {

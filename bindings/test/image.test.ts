@@ -103,11 +103,11 @@ describe('images', () => {
 });
 
 /** A golden model with files of a page, and with a preprocessor_config.json. */
-function openGolden(name: string, preprocessor: object | undefined, options: OpenModelOptions): Promise<Model> {
+function openGolden(name: string, preprocessor: object | undefined, options: OpenModelOptions, more: readonly File[] = []): Promise<Model> {
   const at = new URL(`../models/${name}/`, folder);
   const files = readdirSync(at).map((file) => new File([readFileSync(new URL(file, at))], file));
   const settings = preprocessor === undefined ? [] : [new File([JSON.stringify(preprocessor)], 'preprocessor_config.json')];
-  return openModel([...files, ...settings], options);
+  return openModel([...files, ...settings, ...more], options);
 }
 
 describe.each(builds)('models, %s', (simd) => {
@@ -125,6 +125,46 @@ describe.each(builds)('models, %s', (simd) => {
     expect(map).toEqual(await model.attentions([], { pixels, layer: 1, head: 0 }));
   });
 
+  it.each(['clip', 'siglip'])('of texts and images compare both: %s', async (name) => {
+    using model = await openGolden(name, undefined, { simd });
+    const vision = model.vision as Model;
+    expect([model.info.hasImages, vision.info.takesPixels, vision.vision]).toEqual([true, true, undefined]);
+    const texts = [
+      [5, 6, 7, 95],
+      [8, 95],
+    ];
+    const images = ['wide', 'tall', 'small'].map(imageOf);
+    const preprocessor = readFileSync(new URL(`../models/${name}/preprocessor_config.json`, folder), 'utf8');
+    const running = model.similarity(texts, images);
+    const pixels = images.map((image) => pixelsOf(image, preprocessor, vision.info));
+    images.forEach(({ data }) => data.fill(0));
+    const { shape, data } = await running;
+    expect(shape).toEqual([3, 2]);
+    expect(await model.similarity(texts, pixels)).toEqual({ shape, data });
+    const [alone] = await vision.embedImages(pixels.slice(1, 2), { normalize: false });
+    const length = Math.hypot(...(alone as Float32Array));
+    const [one] = (await model.embedImages(pixels)).slice(1);
+    one?.forEach((value, at) => expect(value).toBeCloseTo(((alone as Float32Array)[at] as number) / length, 5));
+    const map = await vision.attentions([], { pixels: pixels[0], layer: 0, head: 0 });
+    expect(map.shape).toEqual([vision.info.maxTokens, vision.info.maxTokens]);
+    model.dispose();
+    expect(vision.disposed).toBe(true);
+  });
+
+  it('pad texts for SigLIP with what its tokenizer says', async () => {
+    const tokenizer = {
+      encode: (text: string) => ({ ids: text === '<pad>' ? [4] : [5, 6], tokens: [] }),
+      decode: () => '',
+    };
+    const config = new File(['{"pad_token":{"content":"<pad>"}}'], 'tokenizer_config.json');
+    using model = await openGolden('siglip', undefined, { simd, tokenizer }, [config]);
+    const [byText, whole, other] = await model.embed(['two', [5, 6, ...Array<number>(18).fill(4)], [5, 6, ...Array<number>(18).fill(1)]]);
+    const near = (a: Float32Array | undefined, b: Float32Array | undefined) => a?.every((value, at) => Math.abs(value - (b?.[at] ?? 9)) < 1e-6);
+    expect([near(byText, whole), near(byText, other)]).toEqual([true, false]);
+    using plain = await openGolden('siglip', undefined, { simd });
+    expect(near(await plain.embed([5, 6]), other)).toBe(true);
+  });
+
   it('say why they take none', async () => {
     const image = imageOf('wide');
     using without = await openGolden('vit', undefined, { simd });
@@ -133,7 +173,11 @@ describe.each(builds)('models, %s', (simd) => {
     expect((await rejectionOf(vit.forward([], { image }))).message).toMatch(/images of 12 × 12 pixels/);
     const both = { image, pixels: new Float32Array(3 * 12 ** 2) };
     expect((await rejectionOf(vit.forward([], both))).message).toMatch(/image: expected none beside pixels/);
+    expect((await rejectionOf(vit.similarity([[1]], [image]))).message).toMatch(/model: expected one of texts and images, got vit/);
+    expect((await rejectionOf(vit.embedImages([image, {} as typeof image]))).message).toMatch(/images\[1\]: expected an ImageData/);
+    expect((await rejectionOf(vit.embedImages([new Float32Array(5)]))).message).toMatch(/images\[0\]: expected 432 numbers, got 5/);
     using bert = await openGolden('bert', undefined, { simd });
+    expect((await rejectionOf(bert.embedImages([image]))).message).toMatch(/model: expected one that takes images, got bert/);
     expect((await rejectionOf(bert.forward([1], { image }))).message).toMatch(/image: expected none for a model of token ids/);
   });
 });

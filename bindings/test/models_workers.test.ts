@@ -57,7 +57,7 @@ async function expectSame(model: Model, one: Model): Promise<void> {
   const { info } = one;
   expect(model.info).toEqual(info);
   expect(model.labels).toEqual(one.labels);
-  const pixels = info.takesPixels ? { pixels: random(3).floats(info.channels * info.imageSize ** 2) } : {};
+  const pixels: { pixels?: Float32Array } = info.takesPixels ? { pixels: random(3).floats(info.channels * info.imageSize ** 2) } : {};
   const ids = info.takesPixels ? [] : idsOf(19, info.vocabSize);
   const outputs: ForwardOutput[] = ['hiddenStates', 'lastHiddenState'];
   if (info.output !== 'none') outputs.push('logits');
@@ -68,11 +68,12 @@ async function expectSame(model: Model, one: Model): Promise<void> {
     of.forward(ids, { return: outputs, headScales, ...pixels }),
     of.attentions(ids, pixels),
     of.attentions(ids, { layer: 0, head: info.numHeads - 1, ...pixels }),
-    ...(info.takesPixels ? [] : [of.embed([ids, ids.slice(4), [5]])]),
+    ...(pixels.pixels === undefined ? [of.embed([ids, ids.slice(4), [5]])] : [of.embedImages([pixels.pixels])]),
     ...(info.output === 'languageModel' ? [of.logits(ids, { positions: 'all' }), of.logits(ids)] : []),
   ];
   // All at once: the workers run them one after another.
   expect(hashed(await Promise.all(passes(model)))).toEqual(hashed(await Promise.all(passes(one))));
+  if (one.vision !== undefined) await expectSame(model.vision as Model, one.vision);
   if (info.output !== 'languageModel') return;
   expect(await tokensOf(model, ids)).toEqual(await tokensOf(one, ids));
   const drawn = { temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1, seed: 7, cacheType: 'int8' } as const;

@@ -347,6 +347,14 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
     a.patch_size = config.integer("patch_size", family.defaults.patch,
                                   {.most = std::min(kMostPatch, a.image_size)});
     a.channels = config.integer("num_channels", 3, {.most = kMostChannels});
+    a.trained_size = a.image_size;
+    if (family.resizes_positions) {
+      const std::string one = "preprocessor_config.json/crop_size", height = one + ".height";
+      const std::string& field = config.has(height) ? height : one;
+      if (config.has(field)) {
+        a.image_size = config.integer(field.c_str(), 0, {a.patch_size, kMostPixels});
+      }
+    }
     a.first_tokens = names.first_token != nullptr ? 1 : 0;
     a.positions = a.image_tokens();
     if (names.registers != nullptr) {

@@ -37,6 +37,7 @@ struct Architecture {
   int64_t parameter_sets = 0;  // different LayerPlan::weights
   int64_t image_size = 0, patch_size = 0, channels = 0;
   int64_t first_tokens = 0;  // before the patches
+  int64_t trained_size = 0;  // of images; image_size unless positions are interpolated
   bool has_towers = false;   // this is one of them
   int64_t labels = 0;        // named by the configuration; 0: the matrix decides
   bool causal = false;

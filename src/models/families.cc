@@ -564,13 +564,15 @@ constexpr Setting kVitSettings[] = {{"pooler_act", "tanh"}};
 
 // ---- The families. ----
 
-constexpr Family dinov2_like(const char* model_type, const Names& names) {
+constexpr Family dinov2_like(const char* model_type, const Names& names, bool antialias) {
   return {.model_type = model_type,
           .prefixes = kDinov2Prefix,
           .fields = {.mlp = nullptr, .positions = nullptr, .mlp_ratio = "mlp_ratio"},
           .defaults = {.eps = 1e-6, .patch = 14},
           .names = names,
           .states_before_norm = true,
+          .resizes_positions = true,
+          .resizes_with_antialias = antialias,
           .pooling = Pooling::kFirstToken,
           .classifier = Classifier::kFirstAndMean};
 }
@@ -1177,8 +1179,8 @@ constexpr Family kFamilies[] = {
      .states_before_norm = true,
      .classifier = Classifier::kFirst,
      .settings = kVitSettings},
-    dinov2_like("dinov2", kDinov2Names),
-    dinov2_like("dinov2_with_registers", kDinov2RegistersNames),
+    dinov2_like("dinov2", kDinov2Names, false),
+    dinov2_like("dinov2_with_registers", kDinov2RegistersNames, true),
     {.model_type = "clip_text_model",
      .prefixes = kTextTowerPrefix,
      .defaults = {.vocabulary = 49408,

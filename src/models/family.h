@@ -202,6 +202,8 @@ struct Family {
   bool token_dropout = false;
   bool states_before_norm = false;  // the last of hidden_states is before the final norm
   bool patch_bias = true;
+  // The positions are interpolated for the size of preprocessor_config.json.
+  bool resizes_positions = false, resizes_with_antialias = false;
   // The vector of a text is that of the first token with the id eos_token_id, or if that is 2, the
   // largest id.
   bool pools_end = false;

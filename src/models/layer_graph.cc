@@ -55,7 +55,7 @@ class Builder {
  private:
   static size_t at(ValueId id) { return static_cast<size_t>(id); }
 
-  ValueId norm(const char* name, NormParameters LayerParameters::* parameters, ValueId in) {
+  ValueId norm(const char* name, NormParameters LayerParameters::*parameters, ValueId in) {
     if (name == nullptr) return in;
     const ValueId out = graph_.add({.width = a_.width});
     graph_.operations.push_back(
@@ -63,15 +63,14 @@ class Builder {
     return out;
   }
 
-  ValueId norm_in_place(const char* name, NormParameters LayerParameters::* parameters,
-                        ValueId in) {
+  ValueId norm_in_place(const char* name, NormParameters LayerParameters::*parameters, ValueId in) {
     if (name == nullptr) return in;
     const ValueId out = norm(name, parameters, in);
     graph_.values[at(out)].replaces = in;
     return out;
   }
 
-  void project(ValueId in, Projection LayerParameters::* parameters, ValueId out,
+  void project(ValueId in, Projection LayerParameters::*parameters, ValueId out,
                Operation::Share share = Operation::Share::kNone) {
     graph_.operations.push_back({.kind = Operation::Kind::kProject,
                                  .in = in,
@@ -80,7 +79,7 @@ class Builder {
                                  .share = share});
   }
 
-  ValueId add_projection(ValueId in, Projection LayerParameters::* parameters, int64_t width) {
+  ValueId add_projection(ValueId in, Projection LayerParameters::*parameters, int64_t width) {
     const ValueId out = graph_.add({.width = width});
     project(in, parameters, out);
     return out;
@@ -104,7 +103,7 @@ class Builder {
 
   // The value after an operation that changes it where it is.
   ValueId changed(Operation::Kind kind, ValueId in,
-                  NormParameters LayerParameters::* parameters = nullptr, float number = 0.0F) {
+                  NormParameters LayerParameters::*parameters = nullptr, float number = 0.0F) {
     const nn::Value& before = graph_.value(in);
     const ValueId out = graph_.add({.width = before.width, .heads = before.heads, .replaces = in});
     graph_.operations.push_back(
@@ -113,7 +112,7 @@ class Builder {
   }
 
   // The output of attention or MLP times the factors of the residual stream.
-  ValueId scaled(ValueId in, Vector LayerParameters::* factors) {
+  ValueId scaled(ValueId in, Vector LayerParameters::*factors) {
     if ((layer_.*factors).given()) {
       const ValueId out = changed(Operation::Kind::kScaleColumns, in);
       graph_.operations.back().vector = factors;

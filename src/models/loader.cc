@@ -20,6 +20,7 @@
 #include "engine/error/printable.h"
 #include "models/architecture.h"
 #include "models/config_reader.h"
+#include "models/image_positions.h"
 #include "models/layer_graph.h"
 #include "models/loader.h"
 #include "models/parameters.h"
@@ -271,6 +272,35 @@ struct ModelLoader::State {
     if (layer_norm && plan().norm_bias) add_vector(names, layer, ".bias", size, to.bias);
   }
 
+  // Positions of images of another size than that of the training.
+  Status resize_positions() {
+    Parameters& p = model->parameters;
+    const Architecture& a = plan();
+    if (p.trained_position.rows == 0) return {};
+    const int64_t width = a.width, from = a.trained_size / a.patch_size;
+    const int64_t to = a.image_size / a.patch_size;
+    Vector all{.size = a.positions * width};
+    MULTIHEAD_TRY(allocate(all));
+    std::vector<float> trained(static_cast<size_t>((from * from + 1) * width));
+    MULTIHEAD_TRY(read_rows(p.trained_position, 0, from * from + 1, trained.data()));
+    std::copy_n(trained.data(), width, all.data);
+    const auto taps = bicubic_taps(from, to, a.family->resizes_with_antialias);
+    for (int64_t place = 0; place < to * to; ++place) {
+      for (int64_t c = 0; c < width; ++c) {
+        double sum = 0;
+        for (const auto& [y, of_row] : taps[static_cast<size_t>(place / to)]) {
+          for (const auto& [x, of_column] : taps[static_cast<size_t>(place % to)]) {
+            const auto row = static_cast<size_t>(1 + y * from + x) * static_cast<size_t>(width);
+            sum += of_row * of_column * trained[row + static_cast<size_t>(c)];
+          }
+        }
+        all.data[(1 + place) * width + c] = static_cast<float>(sum);
+      }
+    }
+    p.position = {all.data, WeightType::kF32, a.positions, width};
+    return {};
+  }
+
   // Weights of norms that have none are ones, which are no tensor of the model.
   Status fill_unit_weights() {
     for (Vector* const weight : unit_weights) {
@@ -421,8 +451,11 @@ struct ModelLoader::State {
     // A token reads one row of these tables, so they stay as they are stored.
     if (n.position != nullptr) {
       const bool is_parameter = n.patch != nullptr && !has(n.position, ".weight");
-      add_matrix(n.position, 0, is_parameter ? "" : ".weight", a.positions, width, p.position,
-                 false, true);
+      const int64_t side = a.patch_size == 0 ? 0 : a.trained_size / a.patch_size;
+      const bool other_size = a.trained_size != a.image_size;
+      add_matrix(n.position, 0, is_parameter ? "" : ".weight",
+                 other_size ? side * side + 1 : a.positions, width,
+                 other_size ? p.trained_position : p.position, false, true);
     }
     if (a.token_types > 0) {
       add_matrix(n.token_type, 0, ".weight", a.token_types, width, p.token_type, false, true);
@@ -1024,6 +1057,7 @@ Status ModelLoader::finish(Model& model) {
     if (!missing.empty())
       return format_error("weights", "all of their bytes", "less of " + missing);
     MULTIHEAD_TRY(state_->fill_unit_weights());
+    MULTIHEAD_TRY(state_->resize_positions());
     Model::Internals& made = *state_->model;
     const Parameters& p = made.parameters;
     if (p.logit_scale.given()) made.info.logit_scale = std::exp(p.logit_scale.data[0]);

@@ -34,6 +34,7 @@ struct AttentionPooler {
 
 struct Parameters {
   WeightMatrix embedding, position, token_type;
+  WeightMatrix trained_position;  // of images of Architecture::trained_size, if that is another
   // True if `embedding` has only this member's rows, which are divided like outputs, because it may
   // be the output matrix, too.
   bool embedding_is_share = false;

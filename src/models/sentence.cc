@@ -13,6 +13,7 @@
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
+#include "models/output.h"
 #include "models/run.h"
 #include "multihead/elementwise.h"
 #include "multihead/models.h"

@@ -15,10 +15,12 @@ import { renderChat } from './chat.js';
 import { type Core, modelContents } from './core/contents.js';
 import type { OpenLoader } from './core/engine.js';
 import { CoreLoader } from './core/loader.js';
+import { parseObject } from './config.js';
 import { readText } from './folder.js';
 import { findFolder } from './hub.js';
 import { OpenedModel } from './model.js';
-import { readSettings } from './settings.js';
+import type { ModelParts } from './parts.js';
+import { type FolderSettings, readSettings } from './settings.js';
 import { tokenizerFinder } from './tokenizer.js';
 import { judge, readModel } from './weights.js';
 import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/model_workers.js';
@@ -42,6 +44,15 @@ function labelsOf(config: Record<string, unknown>, count: number): string[] {
     const label = isObject(labels) ? labels[String(at)] : undefined;
     return typeof label === 'string' ? label : `LABEL_${at}`;
   });
+}
+
+/** What texts are padded with, by tokenizer_config.json and config.json. */
+function paddingOf({ tokenizerConfig, config }: FolderSettings): ModelParts['padding'] {
+  const given = tokenizerConfig === undefined ? undefined : parseObject('tokenizer_config.json', tokenizerConfig)['pad_token'];
+  const token = isObject(given) ? given['content'] : given;
+  const inner = isObject(config['text_config']) ? config['text_config'] : config;
+  const id = inner['pad_token_id'];
+  return { token: typeof token === 'string' ? token : undefined, id: typeof id === 'number' ? id : 1 };
 }
 
 /** The place where a model is loaded. `openLoader` makes a loader there; `abandon` ends everything there if opening fails. */
@@ -108,13 +119,15 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
         readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
         readModel(openLoader, folder, found, { weights, images: false, signal, onProgress }),
       ]);
-      const { hasImages, takesPixels } = engine.info;
-      const images = hasImages && (await readModel(workers === undefined ? openLoader : await newPlace(), folder, found, {
-        ...{ weights, images: true, signal, onProgress },
-      }));
-      const preprocessor = hasImages || takesPixels ? await readText(folder, `${found.base}preprocessor_config.json`, signal) : undefined;
+      const { hasImages } = engine.info;
+      const images =
+        hasImages &&
+        (await readModel(workers === undefined ? openLoader : await newPlace(), folder, found, {
+          ...{ weights, images: true, signal, onProgress },
+        }));
       const parts = {
-        preprocessor: textOf(preprocessor),
+        preprocessor: found.preprocessor,
+        padding: paddingOf(found),
         findTokenizer: tokenizerFinder(tokenizer, { json: textOf(json), config: found.tokenizerConfig }),
         renderChat: (messages: readonly ChatMessage[]) => renderChat({ template: textOf(template), config: found.tokenizerConfig }, messages),
         labelsOf: (count: number) => labelsOf(found.config, count),

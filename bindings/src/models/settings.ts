@@ -15,9 +15,13 @@ export interface FolderSettings {
   /** Folders of the Dense modules, with a slash at the end. */
   readonly dense: readonly string[];
   readonly tokenizerConfig: string | undefined;
+  /** preprocessor_config.json of a model with images. */
+  readonly preprocessor: string | undefined;
   /** Of config_sentence_transformers.json: texts to put before others, by their names, and the name of the default. */
   readonly prompts: Settings;
 }
+
+const preprocessorFile = 'preprocessor_config.json';
 
 const isText = (text: string | Absent): text is string => typeof text === 'string';
 
@@ -54,6 +58,10 @@ export async function readSettings(folder: Folder, signal: AbortSignal | undefin
     const found = others[at] as string | Absent;
     if (isText(found)) flatten(name, parseObject(name, found), settings, `${name}/`, member);
   });
+  const images = 'image_size' in config || 'vision_config' in config ? await read(`${base}${preprocessorFile}`) : undefined;
+  const preprocessor = typeof images === 'string' ? images : undefined;
+  if (preprocessor !== undefined)
+    flatten(preprocessorFile, parseObject(preprocessorFile, preprocessor), settings, `${preprocessorFile}/`, 'crop_size');
   const names = paths.length === 0 ? [pooling] : paths.slice(1).flatMap((path) => (path === '' ? [] : [`${path}/config.json`]));
   const texts = await Promise.all(names.map((name) => (name === pooling ? pooled : read(name))));
   names.forEach((name, at) => {
@@ -63,5 +71,5 @@ export async function readSettings(folder: Folder, signal: AbortSignal | undefin
   const prompts: Settings = new Map();
   if (isText(sentences)) flatten(file, parseObject(file, sentences), prompts);
   const tokenizer = others[settingsFiles.findIndex(([name]) => name === 'tokenizer_config.json')] as string | Absent;
-  return { settings, config, base, dense, tokenizerConfig: isText(tokenizer) ? tokenizer : undefined, prompts };
+  return { settings, config, base, dense, preprocessor, tokenizerConfig: isText(tokenizer) ? tokenizer : undefined, prompts };
 }

@@ -57,9 +57,9 @@ struct Operation {
   Kind kind = Kind::kNorm;
   ValueId in = kNoValue, in2 = kNoValue, in3 = kNoValue;
   ValueId out = kNoValue;
-  NormParameters LayerParameters::* norm = nullptr;
-  Projection LayerParameters::* projection = nullptr;
-  Vector LayerParameters::* vector = nullptr;
+  NormParameters LayerParameters::*norm = nullptr;
+  Projection LayerParameters::*projection = nullptr;
+  Vector LayerParameters::*vector = nullptr;
   Share share = Share::kNone;
   float number = 0.0F;  // of kScale and kClamp
 
