@@ -138,7 +138,10 @@ async function checkRow(model, golden, inputs, row) {
     // A class of transformers with a head gives hidden states only: the last one is compared.
     else if (name === 'last_hidden_state') byToken(name, info.output === 'none' ? lastHiddenState.data : stateOf(states - 1));
     else if (name === 'pooler_output') bySequence(name, poolerOutput.data);
-    else if (name === 'mean_pooled' || name === 'cls_pooled') bySequence(name, await poolerOf(model, name, sequence, lastHiddenState));
+    else if (name === 'embeds') {
+      const [vector] = info.takesPixels ? await model.embedImages([options.pixels]) : await model.embed([input]);
+      bySequence(name, vector);
+    } else if (name === 'mean_pooled' || name === 'cls_pooled') bySequence(name, await poolerOf(model, name, sequence, lastHiddenState));
     else if (name === 'logits' && info.output === 'classification') bySequence(name, logits.data);
     else if (name === 'logits' && info.output === 'languageModel' && goldens[name].shape[1] !== padded) {
       bySequence(name, (await model.logits(input)).data);
@@ -249,7 +252,22 @@ async function runGenerate(model, golden) {
   if (tokens.join() !== wanted.data.join()) throw new Error(`generated_ids: expected ${wanted.data.join(' ')}, got ${tokens.join(' ')}`);
 }
 
-const operations = { forward: runForward, generate: runGenerate };
+/** Vectors of texts and images, and their similarities. */
+async function runSimilarity(model, golden) {
+  const { input_ids: ids, pixel_values: pixels } = golden.inputs;
+  const rowsOf = ({ data, shape }) =>
+    Array.from({ length: shape[0] }, (_, row) => data.slice((row * data.length) / shape[0], ((row + 1) * data.length) / shape[0]));
+  const [texts, images] = [rowsOf(ids), rowsOf(pixels)];
+  const flat = (vectors) => vectors.flatMap((vector) => [...vector]);
+  const all = {
+    text_embeds: flat(await model.embed(texts)),
+    image_embeds: flat(await model.embedImages(images)),
+    logits_per_image: (await model.similarity(texts, images)).data,
+  };
+  for (const [name, got] of Object.entries(all)) compare(golden, name, got, got.length, (i) => i);
+}
+
+const operations = { forward: runForward, generate: runGenerate, similarity: runSimilarity };
 
 async function runCase(model, entry, tensors) {
   const run = operations[entry.op];

@@ -84,6 +84,7 @@ int32_t model_loader_create() {
   const ModelLoaderCall call;
   return make<ModelLoader>(call.from, [&](ModelLoader& loader) {
     models::OpenOptions options;
+    options.images = call.images;
     if (call.weights >= 0) options.weights = static_cast<WeightType>(call.weights);
     if (call.embedding_weights >= 0)
       options.embedding_weights = static_cast<WeightType>(call.embedding_weights);

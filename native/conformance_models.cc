@@ -8,6 +8,7 @@
 #include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -205,6 +206,11 @@ std::string run_forward(const Case& c, const models::Model& model, Context& cont
       problem = compared(name, logits, each ? inputs.mask : std::vector<uint8_t>());
     } else if (name == "pooler_output") {
       problem = compared(name, pooled, {});
+    } else if (name == "embeds") {
+      std::vector<float> vector(static_cast<size_t>(count({batch, info.vector_dim})));
+      const Status status =
+          model.embed(inputs.view(), {}, {vector.data(), {batch, info.vector_dim}}, context);
+      problem = status.ok() ? compared(name, vector, {}) : status.message();
     } else if (name == "mean_pooled" || name == "cls_pooled") {
       std::vector<float> vector(static_cast<size_t>(count({batch, width})));
       const auto pooling =
@@ -298,10 +304,43 @@ std::string run_generate(const Case& c, const models::Model& model, Context& con
                           : "generated_ids: expected " + text(golden) + ", got " + text(tokens);
 }
 
-std::string run_model_case(const Case& c, const models::Model& model, Context& context,
-                           double& worst) {
+// Vectors of texts and images of a model with two towers, and their similarities.
+std::string run_similarity(const Case& c, const models::Model& texts, const models::Model& images,
+                           Context& context, double& worst) {
+  const Inputs ids = read_inputs(c, texts.info()), pixels = read_inputs(c, images.info());
+  const int64_t width = texts.info().vector_dim;
+  const auto vectors = [&](const models::Model& model, const Inputs& inputs,
+                           std::vector<float>& to) {
+    to.resize(static_cast<size_t>(inputs.batch * width));
+    return model.embed(inputs.view(), {}, {to.data(), {inputs.batch, width}}, context);
+  };
+  std::vector<float> of_texts, of_images, logits;
+  for (const Status& status : {vectors(texts, ids, of_texts), vectors(images, pixels, of_images)}) {
+    if (!status.ok()) return status.message();
+  }
+  for (int64_t image = 0; image < pixels.batch; ++image) {
+    for (int64_t text = 0; text < ids.batch; ++text) {
+      const float product = std::inner_product(of_images.begin() + image * width,
+                                               of_images.begin() + (image + 1) * width,
+                                               of_texts.begin() + text * width, 0.0F);
+      logits.push_back(texts.info().logit_scale * product + texts.info().logit_bias);
+    }
+  }
+  for (const auto& [name, values] : {std::pair{"text_embeds", &of_texts},
+                                     {"image_embeds", &of_images},
+                                     {"logits_per_image", &logits}}) {
+    const std::string problem = compare(name, Case::floats_of(c.golden(name)).data, *values,
+                                        {.atol = c["tolerance"].value(name, 1e-5)}, {}, worst);
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+std::string run_model_case(const Case& c, const models::Model& model, const models::Model& images,
+                           Context& context, double& worst) {
   std::string problem = "not supported yet: op " + c["op"].dump();
   if (c["op"] == "forward") problem = run_forward(c, model, context, worst);
+  if (c["op"] == "similarity") problem = run_similarity(c, model, images, context, worst);
   if (c["op"] == "generate") problem = run_generate(c, model, context);
   if (problem.empty() && c["outputs"].empty()) return "outputs: nothing to compare";
   const std::string unused = c.unused();
@@ -359,13 +398,19 @@ std::vector<CaseResult> run_model_folder(const std::string& folder, Context& con
       results.push_back({name, config, status.message()});
       continue;
     }
+    models::Model images;
+    if (model.info().has_images) {
+      const Status status = models::open(folder, config, {.images = true}, images);
+      if (!status.ok()) results.push_back({name, config, status.message()});
+    }
     const auto add = [&](const json& description, std::string reason, double worst) {
       results.push_back({name, description["name"].get<std::string>() + " (" + config + ")",
                          std::move(reason), worst});
     };
     for (const json& description : cases.cases) {
       double worst = 0;
-      std::string reason = run_model_case({description, cases.tensors}, model, context, worst);
+      std::string reason =
+          run_model_case({description, cases.tensors}, model, images, context, worst);
       add(description, std::move(reason), worst);
     }
     for (const json& description : lens.cases) {

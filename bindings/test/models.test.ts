@@ -20,7 +20,7 @@ const names = readdirSync(folder, { withFileTypes: true })
 
 interface Case {
   readonly name: string;
-  readonly op: 'forward' | 'generate';
+  readonly op: 'forward' | 'generate' | 'similarity';
   readonly inputs: Readonly<Record<string, string>>;
   readonly outputs: Readonly<Record<string, string>>;
   readonly tolerance?: Readonly<Record<string, number>>;
@@ -110,6 +110,9 @@ async function checkForward(model: Model, golden: Golden, entry: Case): Promise<
           const want = part(tensor, row, numHeads * tokens * tokens).subarray(head * tokens * tokens, (head + 1) * tokens * tokens);
           expectClose(map.data, want, entry.tolerance?.[name] ?? 1e-5, `${entry.name} ${name} head ${head}`);
         }
+      } else if (name === 'embeds') {
+        const [vector] = pixels ? await model.embedImages([input.pixels as Float32Array]) : await model.embed([real]);
+        close(vector as Float32Array, name);
       } else if (name === 'mean_pooled' || name === 'cls_pooled') {
         const [vector] = await model.embed([real], { pooling: name === 'mean_pooled' ? 'mean' : 'firstToken' });
         if (types === undefined || !(types.data as Int32Array).includes(1)) close(vector as Float32Array, name);
@@ -117,6 +120,26 @@ async function checkForward(model: Model, golden: Golden, entry: Case): Promise<
     }
   }
 }
+
+/** Checks the vectors of texts and images, and their similarities. */
+async function checkSimilarity(model: Model, golden: Golden, entry: Case): Promise<void> {
+  const rowsOf = <T>(name: string): T[] => {
+    const { data, shape } = golden.tensors[entry.inputs[name] as string] as SafetensorsTensor;
+    const size = data.length / (shape[0] as number);
+    return Array.from({ length: shape[0] as number }, (_, row) => (data as Float32Array).slice(row * size, (row + 1) * size) as T);
+  };
+  const [texts, images] = [rowsOf<Int32Array>('input_ids'), rowsOf<Float32Array>('pixel_values')];
+  const close = (got: Float32Array, name: string): void => {
+    expectClose(got, golden.tensors[entry.outputs[name] as string]?.data as Float32Array, 1e-5, name);
+  };
+  close(Float32Array.from((await model.embed(texts)).flatMap((vector) => [...vector])), 'text_embeds');
+  close(Float32Array.from((await model.embedImages(images)).flatMap((vector) => [...vector])), 'image_embeds');
+  const { shape, data } = await model.similarity(texts, images);
+  expect(shape).toEqual([images.length, texts.length]);
+  close(data, 'logits_per_image');
+}
+
+const checks = { forward: checkForward, generate: checkGenerate, similarity: checkSimilarity };
 
 async function checkGenerate(model: Model, golden: Golden, entry: Case): Promise<void> {
   const prompt = golden.tensors[entry.inputs['input_ids'] as string]?.data as Int32Array;
@@ -133,7 +156,7 @@ describe.each(builds)('openModel, %s', (simd) => {
     for (const source of [join(folder, name), filesOf(name)]) {
       using model = await openModel(source, { simd });
       for (const entry of golden.cases) {
-        await (entry.op === 'generate' ? checkGenerate : checkForward)(model, golden, entry);
+        await checks[entry.op](model, golden, entry);
       }
     }
   });

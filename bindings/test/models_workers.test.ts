@@ -61,7 +61,7 @@ async function expectSame(model: Model, one: Model): Promise<void> {
   const { info } = one;
   expect(model.info).toEqual(info);
   expect(model.labels).toEqual(one.labels);
-  const pixels = info.takesPixels ? { pixels: random(3).floats(info.channels * info.imageSize ** 2) } : {};
+  const pixels: { pixels?: Float32Array } = info.takesPixels ? { pixels: random(3).floats(info.channels * info.imageSize ** 2) } : {};
   const decoder = info.encoder && { decoderInput: idsOf(7, info.vocabSize) };
   const given = { ...pixels, ...decoder };
   const ids = info.takesPixels ? [] : idsOf(19, info.vocabSize);
@@ -74,12 +74,13 @@ async function expectSame(model: Model, one: Model): Promise<void> {
     of.forward(ids, { return: outputs, headScales, ...given }),
     of.attentions(ids, given),
     of.attentions(ids, { layer: 0, head: info.numHeads - 1, ...given }),
-    ...(info.takesPixels ? [] : [(of.encoder ?? of).embed([ids, ids.slice(4), [5]])]),
+    ...(pixels.pixels === undefined ? [(of.encoder ?? of).embed([ids, ids.slice(4), [5]])] : [of.embedImages([pixels.pixels])]),
     ...(info.output === 'languageModel' ? [of.logits(ids, { positions: 'all', ...given }), of.logits(ids, given)] : []),
     ...(decoder ? [of.crossAttentions(ids, given), (of.encoder as Model).attentions(ids)] : []),
   ];
   // All at once: the workers run them one after another.
   expect(hashed(await Promise.all(passes(model)))).toEqual(hashed(await Promise.all(passes(one))));
+  if (one.vision !== undefined) await expectSame(model.vision as Model, one.vision);
   if (info.output !== 'languageModel') return;
   expect(await tokensOf(model, ids, decoder)).toEqual(await tokensOf(one, ids, decoder));
   const search = { numBeams: 3, topTokens: 0, ...decoder };

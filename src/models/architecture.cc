@@ -48,13 +48,23 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
     if (a.gated) name = name.substr(6);
     if (a.gated && name == "gelu") name = "gelu_new";
   }
+  if (family.fields.mlp_ratio != nullptr) {
+    a.gated = config.flag("use_swiglu_ffn", false);
+    if (a.gated) name = "silu";
+  }
+  if (name == "quick_gelu") {
+    // x sigmoid(1.702 x)
+    a.activation_factor = 1.702F;
+    name = "silu";
+  }
   if (name == "relu2" && !a.gated) {
     a.squares = true;
     name = "relu";
   }
   const auto activation = activation_named(name);
   if (!activation) {
-    config.fail(field, "relu, gelu, gelu_new, gelu_pytorch_tanh or silu", '"' + name + '"');
+    config.fail(field, "relu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or silu",
+                '"' + name + '"');
     return;
   }
   a.activation = *activation;
@@ -342,9 +352,22 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
   if (names.patch != nullptr) {
     constexpr int64_t kMostPixels = 1 << 14, kMostPatch = 1 << 9, kMostChannels = 1 << 6;
     a.image_size = config.integer("image_size", 224, {.most = kMostPixels});
-    a.patch_size = config.integer("patch_size", 16, {.most = std::min(kMostPatch, a.image_size)});
+    a.patch_size = config.integer("patch_size", family.defaults.patch,
+                                  {.most = std::min(kMostPatch, a.image_size)});
     a.channels = config.integer("num_channels", 3, {.most = kMostChannels});
+    a.trained_size = a.image_size;
+    if (family.resizes_positions) {
+      const std::string one = "preprocessor_config.json/crop_size", height = one + ".height";
+      const std::string& field = config.has(height) ? height : one;
+      if (config.has(field)) {
+        a.image_size = config.integer(field.c_str(), 0, {a.patch_size, kMostPixels});
+      }
+    }
+    a.first_tokens = names.first_token != nullptr ? 1 : 0;
     a.positions = a.image_tokens();
+    if (names.registers != nullptr) {
+      a.first_tokens += config.integer("num_register_tokens", 4, {.least = 0, .most = 4096});
+    }
   }
 }
 
@@ -404,10 +427,10 @@ struct Chosen {
   const Family* family = nullptr;
   std::string model_type = {};
   std::string prefix = {};  // of the fields, as in "text_config."
-  bool text_part = false;
+  bool text_part = false, towers = false;
 };
 
-Status choose_family(const Config& given, Chosen& chosen) {
+Status choose_family(const Config& given, bool images, Chosen& chosen) {
   ConfigReader top(given, "");
   std::string type_field = "model_type";
   std::string type = top.has("model_type") ? top.text("model_type", "") : "";
@@ -426,6 +449,15 @@ Status choose_family(const Config& given, Chosen& chosen) {
       type = part->text;
     }
   }
+  const Towers* const towers = find_towers(type);
+  if (towers != nullptr) {
+    chosen.towers = true;
+    chosen.prefix = images ? "vision_config." : "text_config.";
+    type = images ? towers->images : towers->text;
+  } else if (images) {
+    return setting_error(type_field, "a model of texts and images, for its tower of images",
+                         described(top.find(type_field)));
+  }
   chosen.family = find_family(type);
   if (type == "nomic_bert" && top.has("n_embd")) chosen.family = &nomic_bert_of_remote_code();
   const ConfigValue* const positions = top.find("position_embedding_type");
@@ -441,6 +473,7 @@ Status choose_family(const Config& given, Chosen& chosen) {
     if (fits(each)) known += std::string(each.model_type) + ", ";
   }
   for (const TextPart& each : text_parts()) known += std::string(each.model_type) + ", ";
+  for (const Towers& each : models::towers()) known += std::string(each.model_type) + ", ";
   known.resize(known.size() - 2);
   return setting_error(type_field, known, described(top.find(type_field)));
 }
@@ -458,6 +491,7 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
   a.family = family;
   a.model_type = chosen.model_type;
   a.text_part = chosen.text_part;
+  a.has_towers = chosen.towers;
   a.neighbour_pairs = top.flag("gguf/neighbour_pairs", false);
   a.from_gguf = top.flag("gguf", false);
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
@@ -475,19 +509,25 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
     if (config.find(field) == nullptr && absent == 0) config.fail(field, "a number", "nothing");
     return config.integer(field, std::max<int64_t>(1, absent), {.most = most});
   };
-  a.width = extent(fields.width, a.text_part ? defaults.width : 0);
+  const bool nested = a.text_part || a.has_towers || names.patch != nullptr;
+  a.width = extent(fields.width, nested ? defaults.width : 0);
   a.heads = extent(fields.heads, defaults.heads);
   // T5's decoder has as many layers as the encoder unless it says otherwise.
   const bool as_encoder = family->encoder != nullptr && !config.has(fields.layers);
   const int64_t layers = extent(as_encoder ? family->encoder->fields.layers : fields.layers,
-                                a.text_part ? defaults.layers : 0, kMostLayers);
+                                nested ? defaults.layers : 0, kMostLayers);
   if (names.embedding != nullptr) {
     const char* const field = config.has(fields.vocabulary) ? fields.vocabulary : "vocab_size";
     a.vocabulary = extent(field, defaults.vocabulary, kMostRows);
   }
   const Integers or_derived{.null_is_zero = true};
-  a.mlp = config.integer(fields.mlp, a.text_part ? defaults.mlp : 0, or_derived);
+  a.mlp = config.integer(fields.mlp, nested ? defaults.mlp : 0, or_derived);
   if (a.mlp == 0) a.mlp = 4 * a.width;
+  if (fields.mlp_ratio != nullptr) {
+    const double ratio = config.number(fields.mlp_ratio, 4.0, {.most = 1024});
+    a.mlp = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(a.width) * ratio));
+    if (config.flag("use_swiglu_ffn", false)) a.mlp = (2 * a.mlp / 3 + 7) / 8 * 8;
+  }
   a.embedding_width =
       names.embedding_projection != nullptr ? config.integer("embedding_size", 128, {}) : a.width;
   a.kv_heads = config.integer(fields.kv_heads, defaults.kv_heads, or_derived);
@@ -575,9 +615,10 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
 
 }  // namespace
 
-Status read_architecture(const Config& config, Architecture& architecture, Architecture& encoder) {
+Status read_architecture(const Config& config, bool images, Architecture& architecture,
+                         Architecture& encoder) {
   Chosen chosen;
-  MULTIHEAD_TRY(choose_family(config, chosen));
+  MULTIHEAD_TRY(choose_family(config, images, chosen));
   const Family* const of_encoder = chosen.family->encoder;
   if (of_encoder == nullptr) return read_stack(config, chosen, architecture);
   // An encoder that was saved by itself is a model with one stack.

@@ -36,7 +36,10 @@ struct Architecture {
   int64_t mask_id = -1;        // with token_dropout
   int64_t parameter_sets = 0;  // different LayerPlan::weights
   int64_t image_size = 0, patch_size = 0, channels = 0;
-  int64_t labels = 0;  // named by the configuration; 0: the matrix decides
+  int64_t first_tokens = 0;  // before the patches
+  int64_t trained_size = 0;  // of images; image_size unless positions are interpolated
+  bool has_towers = false;   // this is one of them
+  int64_t labels = 0;        // named by the configuration; 0: the matrix decides
   bool causal = false;
   bool window_both_sides = false;
   bool norm_bias = true, transform_bias = true;
@@ -48,7 +51,8 @@ struct Architecture {
   float attention_cap = 0.0F, logit_cap = 0.0F, qkv_cap = 0.0F;  // 0: none
   Activation activation = Activation::kGelu;
   bool gated = false;
-  bool squares = false;                             // the MLP's activation is relu(x)^2
+  bool squares = false;            // the MLP's activation is relu(x)^2
+  float activation_factor = 1.0F;  // the MLP's activation is f(factor * x) / factor
   bool from_gguf = false, neighbour_pairs = false;  // see models/gguf_settings.h
   bool parallel = false, one_norm = false;
   bool tied = true;
@@ -69,12 +73,13 @@ struct Architecture {
   // Number of tokens of an image.
   int64_t image_tokens() const {
     const int64_t side = patch_size == 0 ? 0 : image_size / patch_size;
-    return side * side + 1;
+    return side * side + first_tokens;
   }
 };
 
 // Reads the numbers of a model, and of the encoder of an encoder–decoder model, which has no family
-// else. Errors: kOption, naming the setting.
-Status read_architecture(const Config& config, Architecture& architecture, Architecture& encoder);
+// else. `images`: of a model with two towers, that of images. Errors: kOption, naming the setting.
+Status read_architecture(const Config& config, bool images, Architecture& architecture,
+                         Architecture& encoder);
 
 }  // namespace multihead::models

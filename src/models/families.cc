@@ -300,6 +300,72 @@ constexpr Names kVitNames{
     .pooler = "pooler.dense",
     .classifier = "classifier"};
 
+constexpr Names kDinov2Names = [] {
+  Names names = kVitNames;
+  names.registers = nullptr;
+  names.attention_norm = "encoder.layer.#.norm1";
+  names.q = "encoder.layer.#.attention.attention.query";
+  names.k = "encoder.layer.#.attention.attention.key";
+  names.v = "encoder.layer.#.attention.attention.value";
+  names.o = "encoder.layer.#.attention.output.dense";
+  names.attention_scale = "encoder.layer.#.layer_scale1.lambda1";
+  names.mlp_norm = "encoder.layer.#.norm2";
+  names.gate_up = "encoder.layer.#.mlp.weights_in";
+  names.up = "encoder.layer.#.mlp.fc1";
+  names.down = "encoder.layer.#.mlp.fc2|encoder.layer.#.mlp.weights_out";
+  names.mlp_scale = "encoder.layer.#.layer_scale2.lambda1";
+  names.pooler = nullptr;
+  return names;
+}();
+
+constexpr Names kDinov2RegistersNames = [] {
+  Names names = kDinov2Names;
+  names.registers = "embeddings.register_tokens";
+  return names;
+}();
+
+// Both towers of CLIP.
+constexpr Names kClipNames{.position = "embeddings.position_embedding",
+                           .attention_norm = "encoder.layers.#.layer_norm1",
+                           .q = "encoder.layers.#.self_attn.q_proj",
+                           .k = "encoder.layers.#.self_attn.k_proj",
+                           .v = "encoder.layers.#.self_attn.v_proj",
+                           .o = "encoder.layers.#.self_attn.out_proj",
+                           .mlp_norm = "encoder.layers.#.layer_norm2",
+                           .up = "encoder.layers.#.mlp.fc1",
+                           .down = "encoder.layers.#.mlp.fc2"};
+
+constexpr Names kClipTextNames = [] {
+  Names names = kClipNames;
+  names.embedding = "embeddings.token_embedding";
+  names.final_norm = "final_layer_norm";
+  names.projection = "text_projection";
+  return names;
+}();
+
+constexpr Names kClipVisionNames = [] {
+  Names names = kClipNames;
+  names.patch = "embeddings.patch_embedding";
+  names.first_token = "embeddings.class_embedding";
+  names.embedding_norm = "pre_layrnorm";  // so spelled
+  names.final_norm = "post_layernorm";
+  names.projection = "visual_projection";
+  return names;
+}();
+
+constexpr Names kSiglipTextNames = [] {
+  Names names = kClipTextNames;
+  names.projection = "head";
+  return names;
+}();
+
+constexpr Names kSiglipVisionNames = [] {
+  Names names = kClipVisionNames;
+  names.first_token = names.embedding_norm = names.projection = nullptr;
+  names.attention_pooler = "head.";
+  return names;
+}();
+
 constexpr Names kElectraNames = [] {
   Names names = kBertNames;
   names.next_sentence = names.pooler = nullptr;
@@ -425,6 +491,9 @@ constexpr Prefix kMpnetPrefix[] = {"mpnet.", ""};
 constexpr Prefix kGpt2Prefix[] = {"transformer.", ""};
 constexpr Prefix kGptNeoxPrefix[] = {"gpt_neox.", ""};
 constexpr Prefix kVitPrefix[] = {"vit.", ""};
+constexpr Prefix kDinov2Prefix[] = {"dinov2.", "dinov2_with_registers.", ""};
+constexpr Prefix kTextTowerPrefix[] = {"text_model.", ""};
+constexpr Prefix kVisionTowerPrefix[] = {"vision_model.", ""};
 constexpr Prefix kDebertaPrefix[] = {"deberta.", ""};
 constexpr Prefix kGtePrefix[] = {"new.", ""};
 constexpr Prefix kElectraPrefix[] = {"electra.", ""};
@@ -480,6 +549,19 @@ constexpr Setting kNomicBertSettings[] = {{"activation_function", "swiglu"},
 constexpr Setting kVitSettings[] = {{"pooler_act", "tanh"}};
 
 // ---- The families. ----
+
+constexpr Family dinov2_like(const char* model_type, const Names& names, bool antialias) {
+  return {.model_type = model_type,
+          .prefixes = kDinov2Prefix,
+          .fields = {.mlp = nullptr, .positions = nullptr, .mlp_ratio = "mlp_ratio"},
+          .defaults = {.eps = 1e-6, .patch = 14},
+          .names = names,
+          .states_before_norm = true,
+          .resizes_positions = true,
+          .resizes_with_antialias = antialias,
+          .pooling = Pooling::kFirstToken,
+          .classifier = Classifier::kFirstAndMean};
+}
 
 constexpr Family bert_like(const char* model_type, std::span<const Prefix> prefixes,
                            const Names& names) {
@@ -1072,6 +1154,59 @@ constexpr Family kFamilies[] = {
      .states_before_norm = true,
      .classifier = Classifier::kFirst,
      .settings = kVitSettings},
+    dinov2_like("dinov2", kDinov2Names, false),
+    dinov2_like("dinov2_with_registers", kDinov2RegistersNames, true),
+    {.model_type = "clip_text_model",
+     .prefixes = kTextTowerPrefix,
+     .defaults = {.vocabulary = 49408,
+                  .heads = 8,
+                  .width = 512,
+                  .layers = 12,
+                  .mlp = 2048,
+                  .positions = 77,
+                  .eps = 1e-5,
+                  .activation = "quick_gelu"},
+     .names = kClipTextNames,
+     .causal = true,
+     .pools_end = true,
+     .pooling = Pooling::kLastToken},
+    {.model_type = "clip_vision_model",
+     .prefixes = kVisionTowerPrefix,
+     .fields = {.positions = nullptr},
+     .defaults = {.heads = 12,
+                  .width = 768,
+                  .layers = 12,
+                  .mlp = 3072,
+                  .eps = 1e-5,
+                  .patch = 32,
+                  .activation = "quick_gelu"},
+     .names = kClipVisionNames,
+     .states_before_norm = true,
+     .patch_bias = false,
+     .pooling = Pooling::kFirstToken},
+    {.model_type = "siglip_text_model",
+     .prefixes = kTextTowerPrefix,
+     .defaults = {.vocabulary = 32000,
+                  .heads = 12,
+                  .width = 768,
+                  .layers = 12,
+                  .mlp = 3072,
+                  .positions = 64,
+                  .eps = 1e-6,
+                  .activation = "gelu_pytorch_tanh"},
+     .names = kSiglipTextNames,
+     .pooling = Pooling::kLastToken},
+    {.model_type = "siglip_vision_model",
+     .prefixes = kVisionTowerPrefix,
+     .fields = {.positions = nullptr},
+     .defaults = {.heads = 12,
+                  .width = 768,
+                  .layers = 12,
+                  .mlp = 3072,
+                  .eps = 1e-6,
+                  .activation = "gelu_pytorch_tanh"},
+     .names = kSiglipVisionNames,
+     .states_before_norm = true},
     kModernBert,
 };
 
@@ -1114,6 +1249,9 @@ constexpr TextPart kTextParts[] = {{"gemma3", "gemma3_text"},
                                    {"llava", "llama"},
                                    {"llava_next", "llama"}};
 
+constexpr Towers kTowers[] = {{"clip", "clip_text_model", "clip_vision_model"},
+                              {"siglip", "siglip_text_model", "siglip_vision_model"}};
+
 template <class Row>
 const Row* find(std::span<const Row> rows, std::string_view model_type) {
   for (const Row& row : rows) {
@@ -1132,10 +1270,13 @@ const TextPart* find_text_part(std::string_view model_type) {
   return find<TextPart>(kTextParts, model_type);
 }
 
+const Towers* find_towers(std::string_view model_type) { return find<Towers>(kTowers, model_type); }
+
 std::span<const Family> families() { return kFamilies; }
 const Family& nomic_bert_of_remote_code() { return kNomicBertRemote; }
 const Family& jina_bert() { return kJinaBert; }
 std::span<const TextPart> text_parts() { return kTextParts; }
+std::span<const Towers> towers() { return kTowers; }
 std::span<const Prefix> text_part_prefixes() { return kTextPartPrefixes; }
 
 }  // namespace multihead::models

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "multihead/elementwise.h"
+#include "multihead/models.h"
 
 namespace multihead::models {
 
@@ -49,6 +50,7 @@ struct Fields {
   const char* rotary_dim = nullptr;  // number of rotated elements of a head
   // Factor of a dynamic scaling of RoPE beyond max_trained_positions; null or absent: none.
   const char* dynamic_factor = nullptr;
+  const char* mlp_ratio = nullptr;  // the MLP's width / width
 };
 
 // Values of fields that a configuration leaves out.
@@ -69,6 +71,7 @@ struct Defaults {
   double logit_factor = 1.0;
   int64_t token_types = 2;
   int64_t window_pattern = 6;  // of Windows::kPattern and kUpper
+  int64_t patch = 16;          // height and width of a patch
   const char* activation = "gelu";
   bool tied = true;
 };
@@ -86,6 +89,7 @@ struct Names {
   const char *relative_embedding = nullptr, *relative_norm = nullptr;
   const char* patch = nullptr;        // convolution of pixels
   const char* first_token = nullptr;  // (1, 1, width), before the patches
+  const char* registers = nullptr;    // (1, n, width), between the two, without positions
 
   const char* attention_norm = nullptr;      // of the input of attention
   const char* attention_out_norm = nullptr;  // of its output, before the sum
@@ -98,6 +102,8 @@ struct Names {
   const char* cross_norm = nullptr;      // as attention_norm
   const char* cross_sum_norm = nullptr;  // as attention_sum_norm
   const char *cross_q = nullptr, *cross_k = nullptr, *cross_v = nullptr, *cross_o = nullptr;
+  // Factors of each element of what attention and MLP add.
+  const char *attention_scale = nullptr, *mlp_scale = nullptr;
   const char* mlp_norm = nullptr;  // as attention_norm
   const char* mlp_out_norm = nullptr;
   const char* mlp_sum_norm = nullptr;
@@ -118,6 +124,9 @@ struct Names {
   const char* classifier = nullptr;
   const char* next_sentence = nullptr;  // two classes, of the pooler's output
   const char* question = "qa_outputs";  // start and end of an answer, of each token
+  const char* projection = nullptr;     // of embed()'s pooling
+  // SigLIP's pooler: what a learned query attends to, and an MLP. A prefix of names.
+  const char* attention_pooler = nullptr;
 };
 
 // Which layers see only a window.
@@ -148,7 +157,8 @@ enum class Classifier : uint8_t {
   // ModernBERT: norm(act(dense(...))), as Names::transform, of the first token's last hidden state
   // or, if classifier_pooling says so, of the mean; of each token for classes of tokens
   kTransform,
-  kLastToken,  // the last token that is not padding
+  kLastToken,     // the last token that is not padding
+  kFirstAndMean,  // the first token's last hidden state, then the mean of those of the patches
 };
 
 // A setting that has one supported value.
@@ -209,6 +219,13 @@ struct Family {
   // token_dropout says so.
   bool token_dropout = false;
   bool states_before_norm = false;  // the last of hidden_states is before the final norm
+  bool patch_bias = true;
+  // The positions are interpolated for the size of preprocessor_config.json.
+  bool resizes_positions = false, resizes_with_antialias = false;
+  // The vector of a text is that of the first token with the id eos_token_id, or if that is 2, the
+  // largest id.
+  bool pools_end = false;
+  Pooling pooling = Pooling::kMean;  // of embed(), unless the folder says otherwise
   Classifier classifier = Classifier::kLastToken;
   std::span<const Setting> settings = {};
 };
@@ -219,15 +236,22 @@ struct TextPart {
   const char *model_type, *text;
 };
 
+// A model with two towers, whose settings are below text_config and vision_config.
+struct Towers {
+  const char *model_type, *text, *images;
+};
+
 // Null if there is no such family.
 const Family* find_family(std::string_view model_type);
 const TextPart* find_text_part(std::string_view model_type);
+const Towers* find_towers(std::string_view model_type);
 std::span<const Family> families();
 // Families whose files have another family's model_type and bring their own code along: NomicBERT
 // with GPT-2's names of settings, and Jina's BERT with ALiBi.
 const Family& nomic_bert_of_remote_code();
 const Family& jina_bert();
 std::span<const TextPart> text_parts();
+std::span<const Towers> towers();
 // Before the names of parameters of a text part.
 std::span<const std::string_view> text_part_prefixes();
 

@@ -15,6 +15,7 @@ using nn::NormParameters;
 using nn::Operation;
 using nn::Projection;
 using nn::ValueId;
+using nn::Vector;
 
 // Appends the operations of a layer, each of which writes a new value.
 class Builder {
@@ -28,7 +29,8 @@ class Builder {
         norm(names_.attention_norm, &LayerParameters::attention_norm, graph_.input);
     const ValueId attended = add_projection(attend(attention_input), &LayerParameters::o, a_.width);
     const ValueId attn_out = scaled(
-        norm_in_place(names_.attention_out_norm, &LayerParameters::attention_out_norm, attended));
+        norm_in_place(names_.attention_out_norm, &LayerParameters::attention_out_norm, attended),
+        &LayerParameters::attention_scale);
     graph_.values[at(attn_out)].site = Site::kAttnOut;
     if (a_.parallel) {
       // The MLP reads the input of the layer, too, behind the same norm (GPT-J) or one of its own
@@ -109,8 +111,13 @@ class Builder {
     return out;
   }
 
-  // The output of attention or MLP times the factor of the residual stream.
-  ValueId scaled(ValueId in) {
+  // The output of attention or MLP times the factors of the residual stream.
+  ValueId scaled(ValueId in, Vector LayerParameters::*factors) {
+    if ((layer_.*factors).given()) {
+      const ValueId out = changed(Operation::Kind::kScaleColumns, in);
+      graph_.operations.back().vector = factors;
+      return out;
+    }
     if (a_.residual_factor == 1.0F) return in;
     return changed(Operation::Kind::kScale, in, nullptr, a_.residual_factor);
   }
@@ -208,14 +215,21 @@ class Builder {
     } else {
       project(input, &LayerParameters::up, first, Operation::Share::kHidden);
     }
-    const ValueId hidden =
-        graph_.add({.width = a_.mlp, .site = Site::kMlpHidden, .replaces = first});
+    const float stretch = a_.activation_factor;
+    const ValueId input_of_f =
+        stretch == 1.0F ? first : changed(Operation::Kind::kScale, first, nullptr, stretch);
+    ValueId hidden = graph_.add({.width = a_.mlp, .replaces = input_of_f});
     const ValueId factor = a_.squares ? first : second;
     graph_.operations.push_back(
-        {.kind = Operation::Kind::kActivate, .in = first, .in2 = factor, .out = hidden});
+        {.kind = Operation::Kind::kActivate, .in = input_of_f, .in2 = factor, .out = hidden});
+    if (stretch != 1.0F) {
+      hidden = changed(Operation::Kind::kScale, hidden, nullptr, 1.0F / stretch);
+    }
+    graph_.values[at(hidden)].site = Site::kMlpHidden;
     const ValueId out =
         scaled(norm_in_place(names_.mlp_out_norm, &LayerParameters::mlp_out_norm,
-                             add_projection(hidden, &LayerParameters::down, a_.width)));
+                             add_projection(hidden, &LayerParameters::down, a_.width)),
+               &LayerParameters::mlp_scale);
     graph_.values[at(out)].site = Site::kMlpOut;
     return out;
   }

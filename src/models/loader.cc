@@ -1,5 +1,6 @@
 // From the tensors of files to the parameters of a model.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,6 +22,7 @@
 #include "models/config_reader.h"
 #include "models/gguf_settings.h"
 #include "models/grouped_weights.h"
+#include "models/image_positions.h"
 #include "models/layer_graph.h"
 #include "models/loader.h"
 #include "models/parameters.h"
@@ -229,9 +231,9 @@ struct ModelLoader::State {
                        : transposed                            ? Dims{columns, rows}
                                                                : Dims{rows, columns};
     // Convolutions and embeddings of images have more axes, with the elements in the same order.
-    const bool fits =
-        quantized || (stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns
-                                              : stored.shape == shape);
+    const bool has_elements = stored.shape.rank() > 2 || (stored.shape.rank() == 0 && rows == 1);
+    const bool fits = quantized || (has_elements ? stored.shape.elements() == rows * columns
+                                                 : stored.shape == shape);
     // Only rows of matrices can be blocks.
     const bool whole = !type || quantized || form_of(*type).numbers == 1 ||
                        (columns > 1 && columns % form_of(*type).numbers == 0 && !transposed);
@@ -301,6 +303,35 @@ struct ModelLoader::State {
     }
     add_vector(names, layer, ".weight", size, to.weight, 0, plan().family->norm_plus_one);
     if (layer_norm && plan().norm_bias) add_vector(names, layer, ".bias", size, to.bias);
+  }
+
+  // Positions of images of another size than that of the training.
+  Status resize_positions() {
+    Parameters& p = model->parameters;
+    const Architecture& a = plan();
+    if (p.trained_position.rows == 0) return {};
+    const int64_t width = a.width, from = a.trained_size / a.patch_size;
+    const int64_t to = a.image_size / a.patch_size;
+    Vector all{.size = a.positions * width};
+    MULTIHEAD_TRY(allocate(all));
+    std::vector<float> trained(static_cast<size_t>((from * from + 1) * width));
+    MULTIHEAD_TRY(read_rows(p.trained_position, 0, from * from + 1, trained.data()));
+    std::copy_n(trained.data(), width, all.data);
+    const auto taps = bicubic_taps(from, to, a.family->resizes_with_antialias);
+    for (int64_t place = 0; place < to * to; ++place) {
+      for (int64_t c = 0; c < width; ++c) {
+        double sum = 0;
+        for (const auto& [y, of_row] : taps[static_cast<size_t>(place / to)]) {
+          for (const auto& [x, of_column] : taps[static_cast<size_t>(place % to)]) {
+            const auto row = static_cast<size_t>(1 + y * from + x) * static_cast<size_t>(width);
+            sum += of_row * of_column * trained[row + static_cast<size_t>(c)];
+          }
+        }
+        all.data[(1 + place) * width + c] = static_cast<float>(sum);
+      }
+    }
+    p.position = {all.data, WeightType::kF32, a.positions, width};
+    return {};
   }
 
   // Weights of norms that have none are ones, which are no tensor of the model.
@@ -409,6 +440,10 @@ struct ModelLoader::State {
     if (!a.one_norm) norm(n.mlp_norm, a.width, layer.mlp_norm);
     norm(n.mlp_out_norm, a.width, layer.mlp_out_norm);
     norm(n.mlp_sum_norm, a.width, layer.mlp_sum_norm);
+    if (n.attention_scale != nullptr) {
+      add_vector(n.attention_scale, index, "", a.width, layer.attention_scale);
+      add_vector(n.mlp_scale, index, "", a.width, layer.mlp_scale);
+    }
     const bool whole = a.family->norm_whole_qk;
     norm(n.q_norm, whole ? a.q_width() : a.head_dim, layer.q_norm);
     norm(n.k_norm, whole ? a.kv_width() : a.head_dim, layer.k_norm);
@@ -432,7 +467,7 @@ struct ModelLoader::State {
       for (size_t at = first; at < parts.size(); ++at) parts[at].once = true;
       add_projection(n.cross_o, index, a.width, a.q_width(), a.output_bias, layer.cross_o);
     }
-    if (n.gate_up != nullptr) {
+    if (n.gate_up != nullptr && a.gated) {
       add_projection(n.gate_up, index, 2 * a.mlp, a.width, a.mlp_bias, layer.gate_up, transposed);
     } else if (a.gated) {
       const Piece pieces[] = {{n.gate, a.mlp, &layer.gate}, {n.up, a.mlp, &layer.up}};
@@ -463,8 +498,12 @@ struct ModelLoader::State {
       add_matrix(n.embedding, 0, ".weight", a.vocabulary, width, p.embedding);
     }
     if (n.patch != nullptr) {
-      add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size, true, p.patch);
-      add_vector(n.first_token, 0, "", a.width, p.first_token);
+      add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size,
+                     a.family->patch_bias, p.patch);
+      if (n.first_token != nullptr) add_vector(n.first_token, 0, "", a.width, p.first_token);
+      if (a.first_tokens > 1) {
+        add_vector(n.registers, 0, "", (a.first_tokens - 1) * a.width, p.first_token, a.width);
+      }
     }
     // A token reads one row of these tables, so they stay as they are stored.
     const bool stored = a.family->sinusoids == Sinusoids::kNone || has(n.position, ".weight");
@@ -472,8 +511,12 @@ struct ModelLoader::State {
       p.position = {nullptr, WeightType::kF32, a.positions, width};
       stack->info.weight_bytes += p.position.bytes();
     } else if (n.position != nullptr) {
-      add_matrix(n.position, 0, n.patch != nullptr ? "" : ".weight", a.positions, width, p.position,
-                 false, true);
+      const bool is_parameter = n.patch != nullptr && !has(n.position, ".weight");
+      const int64_t side = a.patch_size == 0 ? 0 : a.trained_size / a.patch_size;
+      const bool other_size = a.trained_size != a.image_size;
+      add_matrix(n.position, 0, is_parameter ? "" : ".weight",
+                 other_size ? side * side + 1 : a.positions, width,
+                 other_size ? p.trained_position : p.position, false, true);
     }
     if (a.token_types > 0) {
       add_matrix(n.token_type, 0, ".weight", a.token_types, width, p.token_type, false, true);
@@ -516,7 +559,7 @@ struct ModelLoader::State {
         set_rope_factor(config, kRopeFactors[i], at, static_cast<double>(numbers.data[at]));
     }
     Architecture read, no_encoder;
-    MULTIHEAD_TRY(read_architecture(config, read, no_encoder));
+    MULTIHEAD_TRY(read_architecture(config, false, read, no_encoder));
     plan().ropes = std::move(read.ropes);
     return {};
   }
@@ -535,7 +578,7 @@ struct ModelLoader::State {
         written_for("ForNextSentencePrediction")) {
       return Output::kClassification;
     }
-    if (a.family->causal) {
+    if (a.family->causal && n.output != nullptr) {
       if (has(n.output, ".weight")) return Output::kLanguageModel;
       // Decoders without a head are stored to embed texts, often under the class with one.
       if (!a.tied) return Output::kNone;
@@ -565,6 +608,7 @@ struct ModelLoader::State {
       add_projection(n.pooler, 0, a.width, a.width, true, p.pooler);
       info.has_pooler = true;
     }
+    if (n.attention_pooler != nullptr) add_attention_pooler(n.attention_pooler);
     in_heads = true;
     const bool transforms =
         family.classifier == Classifier::kTransform &&
@@ -615,6 +659,22 @@ struct ModelLoader::State {
     }
   }
 
+  void add_attention_pooler(const std::string& path) {
+    const Architecture& a = plan();
+    AttentionPooler& p = model->parameters.attention_pooler;
+    if (!has((path + "probe").c_str(), "")) return;
+    const std::string in = path + "attention.in_proj", out = path + "attention.out_proj";
+    add_vector((path + "probe").c_str(), 0, "", a.width, p.probe);
+    add_matrix(in.c_str(), 0, "_weight", 3 * a.width, a.width, p.qkv.weight);
+    add_vector(in.c_str(), 0, "_bias", 3 * a.width, p.qkv.bias);
+    add_projection(out.c_str(), 0, a.width, a.width, true, p.o);
+    add_norm((path + "layernorm").c_str(), 0, a.width, p.norm, true);
+    add_projection((path + "mlp.fc1").c_str(), 0, a.mlp, a.width, true, p.up);
+    add_projection((path + "mlp.fc2").c_str(), 0, a.width, a.mlp, true, p.down);
+    model->info.has_pooler = true;
+    model->sentence.pooling = Pooling::kPooler;
+  }
+
   // The matrix tells the number of classes unless it is known.
   void add_classifier(const char* names, int64_t classes = 0) {
     const Architecture& a = plan();
@@ -627,7 +687,9 @@ struct ModelLoader::State {
     int64_t& labels = stack->info.num_labels;
     labels = classes > 0 ? classes : shape.rank() == 2 ? shape[0] : std::max<int64_t>(1, a.labels);
     labels = std::clamp<int64_t>(labels, 1, kMostWidth);
-    add_projection(names, 0, labels, a.width, has(names, ".bias"), stack->parameters.classifier);
+    const bool both = a.family->classifier == Classifier::kFirstAndMean;
+    add_projection(names, 0, labels, (both ? 2 : 1) * a.width, has(names, ".bias"),
+                   stack->parameters.classifier);
   }
 
   void describe() {
@@ -636,6 +698,7 @@ struct ModelLoader::State {
     info.model_type = a.model_type;
     info.causal = a.causal;
     info.takes_pixels = a.family->names.patch != nullptr;
+    info.has_images = a.has_towers && !info.takes_pixels;
     info.num_layers = static_cast<int64_t>(a.layers.size());
     info.embed_dim = a.width;
     info.num_heads = a.heads;
@@ -662,6 +725,26 @@ struct ModelLoader::State {
     if (info.max_tokens > 0) {
       info.max_seq_length = std::min(info.max_seq_length, info.max_tokens);
     }
+  }
+
+  // The last step of embed(), and what makes similarities of its vectors.
+  void add_projection_of_vectors() {
+    const Architecture& a = plan();
+    const char* const name = a.family->names.projection;
+    Sentence& sentence = model->sentence;
+    if (name == nullptr || !sentence.steps.empty()) return;
+    const std::optional<size_t> tensor = find(name, 0, ".weight");
+    if (!tensor && !a.has_towers) return;
+    SentenceStep& step = sentence.steps.emplace_back();
+    step.name = name;
+    step.in = a.width;
+    step.out = tensor && tensors[*tensor].shape.rank() == 2 ? tensors[*tensor].shape[0] : a.width;
+    step.out = std::clamp<int64_t>(step.out, 1, kMostWidth);
+    step.bias = has(name, ".bias");
+    sentence.width = step.out;
+    if (!has("logit_scale", "")) return;
+    add_vector("logit_scale", 0, "", 1, model->parameters.logit_scale);
+    if (has("logit_bias", "")) add_vector("logit_bias", 0, "", 1, model->parameters.logit_bias);
   }
 
   void plan_stack() {
@@ -708,10 +791,10 @@ struct ModelLoader::State {
       model->info.parameters += model->encoder->info.parameters;
       model->info.weight_bytes += model->encoder->info.weight_bytes;
     }
+    add_projection_of_vectors();
     for (SentenceStep& step : sentence().steps) {
       if (step.out == 0) continue;
-      const std::string name = step.path + "/linear";
-      add_projection(name.c_str(), 0, step.out, step.in, step.bias, step.dense);
+      add_projection(step.name.c_str(), 0, step.out, step.in, step.bias, step.dense);
     }
     describe();
     if (!missing.empty()) {
@@ -1135,7 +1218,8 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
       state->by_name.emplace(without_wrappers(state->tensors[at].name), at);
     }
     Architecture encoder;
-    MULTIHEAD_TRY(read_architecture(state->config, state->model->architecture, encoder));
+    MULTIHEAD_TRY(
+        read_architecture(state->config, options.images, state->model->architecture, encoder));
     MULTIHEAD_TRY(state->choose_stacks(std::move(encoder)));
     Model::Internals& first =
         state->model->encoder != nullptr ? *state->model->encoder : *state->model;
@@ -1191,9 +1275,14 @@ Status ModelLoader::finish(Model& model) {
     if (!missing.empty())
       return format_error("weights", "all of their bytes", "less of " + missing);
     MULTIHEAD_TRY(state_->fill_unit_weights());
+    MULTIHEAD_TRY(state_->resize_positions());
     Model::Internals& made = *state_->model;
     if (made.architecture.from_gguf) MULTIHEAD_TRY(state_->apply_rope_factors());
     MULTIHEAD_TRY(state_->fill_sinusoids(made));
+    if (const Vector& scale = made.parameters.logit_scale; scale.given())
+      made.info.logit_scale = std::exp(scale.data[0]);
+    if (const Vector& bias = made.parameters.logit_bias; bias.given())
+      made.info.logit_bias = bias.data[0];
     for (Model::Internals* const each : {&made, made.encoder.get()}) {
       if (each == nullptr || each->parameters.layers.empty()) continue;
       each->graph = layer_graph(each->architecture, each->parameters.layers.front());

@@ -117,6 +117,24 @@ std::span<const T> first_columns(std::span<const T> values, int64_t row, int64_t
   return memory;
 }
 
+// Masks the tokens after the first one that ends its text. Those before do not see them.
+void mask_after_end(const Architecture& a, Pass& pass, std::vector<uint8_t>& mask) {
+  const int32_t end = a.end_ids.empty() ? 2 : a.end_ids.front();
+  mask.assign(pass.inputs.ids.size(), 1);
+  for (int64_t b = 0; b < pass.inputs.batch; ++b) {
+    const auto row = pass.inputs.ids.begin() + b * pass.tokens, after = row + pass.tokens;
+    // Until version 4.31 of transformers files had 2, and the id that ends a text was the largest.
+    auto at = end == 2 ? std::max_element(row, after) : std::find(row, after, end);
+    if (at == after) continue;
+    std::fill(mask.begin() + (at - pass.inputs.ids.begin()) + 1,
+              mask.begin() + (b + 1) * pass.tokens, uint8_t{0});
+  }
+  for (size_t i = 0; i < pass.inputs.mask.size(); ++i) {
+    if (pass.inputs.mask[i] == 0) mask[i] = 0;
+  }
+  pass.inputs.mask = mask;
+}
+
 // Hidden states are inputs of layers. The last one is the model's last hidden state, or in some
 // families the last layer's output.
 void add_hidden_states(const Model::Internals& model, const Tensor& states,
@@ -227,7 +245,8 @@ Status Model::embed(const ModelInputs& inputs, const EmbedOptions& options, cons
     MULTIHEAD_TRY(check_one_stack(m, "an encoder: encoder() of the model embeds"));
     MULTIHEAD_TRY(m.sentence.refusal);
     const Pooling pooling = options.pooling.value_or(info.pooling);
-    if (pooling > Pooling::kWeightedMean) {
+    if (pooling == Pooling::kPooler && !info.has_pooler) return none("pooling", "a pooler");
+    if (pooling > Pooling::kPooler) {
       return {StatusCode::kOption, "pooling", "a Pooling",
               std::to_string(static_cast<int>(pooling))};
     }
@@ -237,13 +256,16 @@ Status Model::embed(const ModelInputs& inputs, const EmbedOptions& options, cons
     const int64_t row =
         inputs.batch < 1 ? 0 : static_cast<int64_t>(inputs.ids.size()) / inputs.batch;
     std::vector<int32_t> ids, types;
-    std::vector<uint8_t> mask;
+    std::vector<uint8_t> mask, seen;
     if (options.truncate.value_or(true) && most > 0 && row > most) {
       pass.inputs.ids = first_columns(inputs.ids, row, most, ids);
       pass.inputs.mask = first_columns(inputs.mask, row, most, mask);
       pass.inputs.token_types = first_columns(inputs.token_types, row, most, types);
     }
     MULTIHEAD_TRY(check_inputs(m, pass));
+    if (m.architecture.family->pools_end && pooling == Pooling::kLastToken) {
+      mask_after_end(m.architecture, pass, seen);
+    }
     for (int64_t b = 0; b < inputs.batch && !pass.inputs.mask.empty(); ++b) {
       const auto tokens = pass.inputs.mask.subspan(static_cast<size_t>(b * pass.tokens),
                                                    static_cast<size_t>(pass.tokens));

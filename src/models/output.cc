@@ -12,6 +12,7 @@
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/scratch.h"
+#include "multihead/attention.h"
 #include "multihead/elementwise.h"
 #include "multihead/weights.h"
 #include "nn/call_memory.h"
@@ -71,6 +72,22 @@ void copy_means(const Pass& pass, const Tensor& state, const Tensor& to) {
   }
 }
 
+// The first token, and the mean of the patches.
+void copy_first_and_mean(const Architecture& a, const Pass& pass, const Tensor& state,
+                         const Tensor& to) {
+  const int64_t width = state.shape[1], patches = pass.tokens - a.first_tokens;
+  for (int64_t b = 0; b < pass.inputs.batch; ++b) {
+    const float* const first = state.data + b * pass.tokens * width;
+    float* const out = to.data + b * 2 * width;
+    std::copy_n(first, width, out);
+    for (int64_t c = 0; c < width; ++c) {
+      double sum = 0;
+      for (int64_t row = a.first_tokens; row < pass.tokens; ++row) sum += first[row * width + c];
+      out[width + c] = static_cast<float>(sum / static_cast<double>(patches));
+    }
+  }
+}
+
 // Dense, activation and norm before the output matrix of a masked language model.
 Status transform(const Model::Internals& model, const ConstTensor& state, const Tensor& to,
                  Context& context) {
@@ -111,6 +128,11 @@ Status compute_classes(const Model::Internals& model, const Pass& pass, const Te
       MULTIHEAD_TRY(transform(model, input, kept, context));
       input = kept;
       break;
+    case Classifier::kFirstAndMean:
+      MULTIHEAD_TRY(take(memory, batch, 2 * a.width, kept));
+      copy_first_and_mean(a, pass, state, kept);
+      input = kept;
+      break;
     case Classifier::kFirstTanh:
     case Classifier::kFirstRelu:
     case Classifier::kFirstGelu: {
@@ -142,7 +164,54 @@ Status compute_masked(const Model::Internals& model, const Tensor& state, const 
   return compute_logits(model, t, logits, context);
 }
 
+// The learned query's attention to all tokens of a sequence, plus an MLP of it.
+Status pool_by_attention(const Architecture& a, const AttentionPooler& p, const Pass& pass,
+                         const Tensor& state, const Tensor& pooled, Context& context) {
+  const int64_t batch = pass.inputs.batch, width = a.width, tokens = pass.tokens;
+  engine::Buffer of_query, of_keys, of_heads, of_norm, of_hidden;
+  Tensor query, keys, heads, normed, hidden;
+  MULTIHEAD_TRY(take(of_query, batch, width, query));
+  MULTIHEAD_TRY(take(of_keys, batch * tokens, 2 * width, keys));
+  MULTIHEAD_TRY(take(of_heads, batch, width, heads));
+  MULTIHEAD_TRY(take(of_norm, batch, width, normed));
+  MULTIHEAD_TRY(take(of_hidden, batch, a.mlp, hidden));
+  // Rows of the matrix: query, then key and value.
+  const float* const bias = p.qkv.bias.data;
+  for (int64_t b = 0; b < batch; ++b) {
+    MULTIHEAD_TRY(linear(ConstTensor(p.probe.data, {1, width}), p.qkv.weight.part(0, width),
+                         ConstTensor(bias, {width}), {query.data + b * width, {1, width}},
+                         context));
+  }
+  MULTIHEAD_TRY(linear(state, p.qkv.weight.part(width, 2 * width),
+                       ConstTensor(bias + width, {2 * width}), keys, context));
+  const int64_t d = a.head_dim;
+  const auto split = [&](float* data, int64_t rows, int64_t row) {
+    return ConstTensor(data, {batch, a.heads, rows, d}, {rows * row, d, row, 1});
+  };
+  const Tensor z(heads.data, {batch, a.heads, 1, d}, {width, d, width, 1});
+  MULTIHEAD_TRY(attention(split(query.data, 1, width), split(keys.data, tokens, 2 * width),
+                          split(keys.data + width, tokens, 2 * width), {}, {.out = z}, context));
+  MULTIHEAD_TRY(nn::project(heads, p.o, pooled, context));
+  MULTIHEAD_TRY(nn::normalize({false, a.eps}, pooled, p.norm, normed, context));
+  MULTIHEAD_TRY(nn::project(normed, p.up, hidden, context));
+  MULTIHEAD_TRY(activate(hidden, a.activation, hidden, context));
+  MULTIHEAD_TRY(nn::project(hidden, p.down, heads, context));
+  for (int64_t i = 0; i < batch * width; ++i) pooled.data[i] += heads.data[i];
+  return {};
+}
+
 }  // namespace
+
+Status compute_pooled(const Model::Internals& model, const Pass& pass, const Tensor& state,
+                      const Tensor& pooled, Context& context) {
+  const Parameters& p = model.parameters;
+  if (p.attention_pooler.probe.given()) {
+    return pool_by_attention(model.architecture, p.attention_pooler, pass, state, pooled, context);
+  }
+  MULTIHEAD_TRY(nn::project(rows_of(pass, state, 0), p.pooler, pooled, context));
+  apply_tanh(pooled);
+  return {};
+}
 
 double logit_slope(const Architecture& a, double logit) {
   const double bent = a.logit_cap == 0.0F ? 0.0 : logit / a.logit_cap;
@@ -177,8 +246,7 @@ Status compute_outputs(const Model::Internals& model, const Pass& pass, const Te
                                  outputs.logits.given();
   if (outputs.pooler_output.given() || pools_for_classes) {
     MULTIHEAD_TRY(take(memory, batch, width, pooled));
-    MULTIHEAD_TRY(nn::project(rows_of(pass, state, 0), p.pooler, pooled, context));
-    apply_tanh(pooled);
+    MULTIHEAD_TRY(compute_pooled(model, pass, state, pooled, context));
     if (outputs.pooler_output.given()) {
       std::copy_n(pooled.data, batch * width, outputs.pooler_output.data);
     }

@@ -13,6 +13,10 @@ namespace multihead::models {
 Status compute_outputs(const Model::Internals& model, const Pass& pass, const Tensor& state,
                        const ModelOutputs& outputs, Context& context);
 
+// The pooler's output (batch, width). Errors: kMemory.
+Status compute_pooled(const Model::Internals& model, const Pass& pass, const Tensor& state,
+                      const Tensor& pooled, Context& context);
+
 // The derivative of a logit with respect to the product of state and output matrix.
 double logit_slope(const Architecture& architecture, double logit);
 

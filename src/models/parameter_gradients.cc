@@ -30,7 +30,8 @@ std::vector<M> list_members(P& p) {
   for (auto* const matrix : {&p.embedding, &p.position, &p.token_type}) {
     members.push_back({.matrix = matrix});
   }
-  for (auto* const vector : {&p.relative_bias, &p.first_token}) members.push_back({vector});
+  for (auto* const vector : {&p.relative_bias, &p.first_token, &p.logit_scale, &p.logit_bias})
+    members.push_back({vector});
   for (auto* const norm : {&p.embedding_norm, &p.final_norm, &p.transform_norm, &p.relative_norm})
     pair(*norm);
   for (auto* const projection : {&p.embedding_projection, &p.patch, &p.pooler, &p.transform,
@@ -43,6 +44,9 @@ std::vector<M> list_members(P& p) {
                              &of.q_norm, &of.k_norm, &of.cross_norm, &of.cross_sum_norm,
                              &of.mlp_norm, &of.mlp_out_norm, &of.mlp_sum_norm}) {
       pair(*norm);
+    }
+    for (auto* const vector : {&of.attention_scale, &of.mlp_scale}) {
+      members.push_back({.vector = vector, .layer = layer});
     }
     for (auto* const projection :
          {&of.qkv, &of.q, &of.k, &of.v, &of.o, &of.cross_q, &of.cross_kv, &of.cross_k, &of.cross_v,

@@ -25,17 +25,27 @@ using nn::NormParameters;
 using nn::Projection;
 using nn::Vector;
 
+// SigLIP's pooler: a query that is a parameter attends to all tokens; then norm and MLP.
+struct AttentionPooler {
+  Vector probe;
+  Projection qkv, o, up, down;
+  NormParameters norm;
+};
+
 struct Parameters {
   WeightMatrix embedding, position, token_type;
+  WeightMatrix trained_position;  // of images of Architecture::trained_size, if that is another
   // True if `embedding` has only this member's rows, which are divided like outputs, because it may
   // be the output matrix, too.
   bool embedding_is_share = false;
   NormParameters embedding_norm, final_norm, transform_norm, relative_norm;
   Projection embedding_projection, patch, pooler;
-  Vector relative_bias;  // (buckets, heads), or (2 * relative_span, width)
-  Vector first_token;
-  Projection transform, output;  // output.weight is not given where the embedding is tied
+  Vector relative_bias;            // (buckets, heads), or (2 * relative_span, width)
+  Vector first_token;              // and the registers
+  Vector logit_scale, logit_bias;  // of the similarity of texts and images
+  Projection transform, output;    // output.weight is not given where the embedding is tied
   Projection classifier_dense, classifier;
+  AttentionPooler attention_pooler;
   std::vector<LayerParameters> layers;
 };
 
@@ -85,7 +95,7 @@ Status read_stored(const StoredParameter& stored, float* to);
 
 // A module after the pooling: a Dense, or with out == 0 one that makes vectors of length 1.
 struct SentenceStep {
-  std::string path;  // of its folder
+  std::string name;  // of its tensors
   int64_t in = 0, out = 0;
   bool bias = false;
   std::optional<Activation> activation;

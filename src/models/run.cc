@@ -437,14 +437,18 @@ class Runner {
       }
       const ConstTensor rows_of_image(w_.patches + b * patches * width, {patches, width});
       float* const first = w_.x + b * pass_.tokens * a_.width;
-      MULTIHEAD_TRY(
-          nn::project(rows_of_image, p_.patch, {first + a_.width, {patches, a_.width}}, context_));
+      const Tensor of_patches(first + a_.first_tokens * a_.width, {patches, a_.width});
+      MULTIHEAD_TRY(nn::project(rows_of_image, p_.patch, of_patches, context_));
       std::copy_n(p_.first_token.data, p_.first_token.size, first);
-      for (int64_t token = 0; token < pass_.tokens; ++token) {
-        add_row(p_.position, token, first + token * a_.width);
+      // Registers have no positions.
+      const int64_t unplaced = pass_.tokens - p_.position.rows;
+      for (int64_t row = 0; row < p_.position.rows; ++row) {
+        const int64_t token = row == 0 || a_.first_tokens == 0 ? row : row + unplaced;
+        add_row(p_.position, row, first + token * a_.width);
       }
     }
-    return {};
+    if (!p_.embedding_norm.given()) return {};
+    return nn::normalize({false, a_.eps}, x(), p_.embedding_norm, x(), context_);
   }
 
   // ---- A layer. ----

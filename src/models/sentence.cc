@@ -13,6 +13,7 @@
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
+#include "models/output.h"
 #include "models/run.h"
 #include "multihead/elementwise.h"
 #include "multihead/models.h"
@@ -90,7 +91,7 @@ Status read_pooling(File& file, Sentence& sentence) {
 }
 
 Status read_dense(File& file, const std::string& path, int64_t width, SentenceStep& step) {
-  step.path = path;
+  step.name = path + "/linear";
   step.in = file.size("in_features", 0);
   step.out = file.size("out_features", 0);
   step.bias = file.flag("bias", true);
@@ -163,6 +164,7 @@ void pool(std::span<const uint8_t> mask, const float* rows, int64_t tokens, Pool
 
 Status read_sentence(const Config& config, const Architecture& architecture, Sentence& sentence) {
   sentence.width = architecture.width;
+  sentence.pooling = architecture.family->pooling;
   File modules(config, "modules.json");
   bool has_pooling = false;
   int64_t count = 0;
@@ -207,7 +209,12 @@ Status compute_vectors(const Model::Internals& model, const Pass& pass, const Te
                        Context& context) {
   const int64_t batch = pass.inputs.batch, width = state.shape[1];
   vectors.resize(static_cast<size_t>(batch * width));
-  for (int64_t b = 0; b < batch; ++b) {
+  const bool by_pooler = pooling == Pooling::kPooler;
+  if (by_pooler) {
+    const Tensor pooled(vectors.data(), {batch, width});
+    MULTIHEAD_TRY(compute_pooled(model, pass, state, pooled, context));
+  }
+  for (int64_t b = 0; b < batch && !by_pooler; ++b) {
     const auto tokens = static_cast<size_t>(pass.tokens), first = static_cast<size_t>(b) * tokens;
     const std::span<const uint8_t> mask = pass.inputs.mask;
     pool(mask.empty() ? mask : mask.subspan(first, tokens), state.data + b * pass.tokens * width,

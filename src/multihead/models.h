@@ -72,6 +72,8 @@ struct OpenOptions {
   /// one product computes them. Files that cannot be mapped (Windows) are kept in memory, whatever
   /// this says.
   bool keep_mapped = false;
+  /// Of a model with two towers (clip, siglip): true opens that of images, false that of texts.
+  bool images = false;
 };
 
 /// The output that is computed from the last hidden state.
@@ -93,6 +95,7 @@ enum class Pooling : uint8_t {
   kMax,             ///< the largest number of all tokens, in each place
   kMeanSqrtLength,  ///< sum over the tokens / square root of their number
   kWeightedMean,    ///< mean, weighted by the position from 1 on
+  kPooler,          ///< pooler_output
 };
 
 /// Which tokens a generation may not choose, or must. "First" is the token after the decoder's
@@ -112,6 +115,7 @@ struct ModelInfo {
   bool causal = false;               ///< a token sees itself and the tokens before it; else all
   bool has_pooler = false;           ///< forward() has a pooler_output
   bool takes_pixels = false;         ///< the input is `pixels` and not `ids`
+  bool has_images = false;           ///< OpenOptions::images opens another tower
   int64_t num_layers = 0;            ///< number of layers
   int64_t embed_dim = 0;             ///< width of the hidden state
   int64_t num_heads = 0;             ///< query heads of each layer
@@ -131,7 +135,10 @@ struct ModelInfo {
   Pooling pooling = Pooling::kMean;  ///< of embed(), by 1_Pooling/config.json of the folder
   bool pools_prompt = true;          ///< a prompt before the text is pooled, too
   int64_t vector_dim = 0;            ///< numbers of a vector of embed()
-  int64_t max_seq_length = 0;        ///< longest sequence that embed() reads; 0: as max_tokens
+  /// Two towers: the similarity of a text and an image is logit_scale * (product of their vectors
+  /// of embed()) + logit_bias; 0 without.
+  float logit_scale = 0, logit_bias = 0;
+  int64_t max_seq_length = 0;  ///< longest sequence that embed() reads; 0: as max_tokens
   /// eos_token_id of a decoder's config.json and generation_config.json
   std::vector<int32_t> end_ids = {};
   bool has_encoder = false;    ///< an encoder–decoder model: see Model::encoder()

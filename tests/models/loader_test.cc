@@ -407,7 +407,7 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
   } cases[] = {{"llama3", "model_type", text("llama9")},
                {"llama3", "rope_parameters.rope_type", text("spiral")},
                {"llama3", "rope_parameters.factor", minus},
-               {"llama3", "hidden_act", text("quick_gelu")},
+               {"llama3", "hidden_act", text("mish")},
                {"llama3", "hidden_size", half},
                {"llama3", "num_hidden_layers", minus},
                {"llama3", "num_key_value_heads", ConfigValue{Kind::kNumber, 3, {}}},
@@ -463,7 +463,13 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
                {"granite", "residual_multiplier", ConfigValue{Kind::kNumber, 0, {}}},
                {"granite", "logits_scaling", ConfigValue{}},
                {"olmo", "clip_qkv", minus},
-               {"vit", "pooler_act", text("relu")}};
+               {"vit", "pooler_act", text("relu")},
+               {"dinov2", "mlp_ratio", minus},
+               {"dinov2", "use_swiglu_ffn", text("yes")},
+               {"dinov2_classes", "num_register_tokens", minus},
+               {"clip", "text_config.hidden_act", text("mish")},
+               {"clip", "text_config.num_attention_heads", half},
+               {"siglip", "text_config.vocab_size", minus}};
   for (const auto& each : cases) {
     const Status status = read_changed(each.model, each.setting, each.value);
     EXPECT_EQ(status.code(), StatusCode::kOption) << each.setting;

@@ -297,6 +297,37 @@ TEST(Model, EmbeddingsAsWideAsTheLayersAreProjected) {
   EXPECT_NEAR(states[0], static_cast<float>(hidden) / 16.0F + 0.25F, 1e-5F);
 }
 
+TEST(Model, TheTowerOfImagesIsOpenedOnRequest) {
+  const Model texts = open_golden("clip");
+  EXPECT_TRUE(texts.info().has_images);
+  EXPECT_FALSE(texts.info().takes_pixels);
+  EXPECT_NEAR(texts.info().logit_scale, std::exp(1.9), 1e-5);
+  Model images = open_golden("clip", {.images = true});
+  EXPECT_TRUE(images.info().takes_pixels);
+  EXPECT_FALSE(images.info().has_images);
+  EXPECT_EQ(images.info().vector_dim, texts.info().vector_dim);
+  EXPECT_EQ(models::open(model_folder("vit"), {.images = true}, images).argument(),
+            "config.json: model_type");
+}
+
+TEST(Model, OnlyAPoolerPools) {
+  Context context(1);
+  const Model clip = open_golden("clip"), bert = open_golden("bert");
+  const std::vector<int32_t> ids = {5, 6, 7};
+  std::vector<float> vector(static_cast<size_t>(clip.info().vector_dim));
+  const models::EmbedOptions options{.pooling = models::Pooling::kPooler};
+  const Tensor out(vector.data(), {1, clip.info().vector_dim});
+  EXPECT_EQ(clip.embed({.ids = ids}, options, out, context).argument(), "pooling");
+  const int64_t width = bert.info().embed_dim;
+  std::vector<float> pooled(static_cast<size_t>(width)), embedded = pooled;
+  ASSERT_TRUE(
+      bert.forward({.ids = ids}, {.pooler_output = {pooled.data(), {1, width}}}, context).ok());
+  ASSERT_TRUE(bert.embed({.ids = ids}, {.pooling = models::Pooling::kPooler, .normalize = false},
+                         {embedded.data(), {1, width}}, context)
+                  .ok());
+  EXPECT_EQ(embedded, pooled);
+}
+
 TEST(Model, PixelsOfAnotherNumberAreRefused) {
   Context context(1);
   const Model vit = open_golden("vit");

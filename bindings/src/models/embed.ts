@@ -49,6 +49,14 @@ function shortened(ids: Int32Array, most: number, text: string, tokenizer: TextT
   return Int32Array.from([...kept, ...ids.slice(ids.length - after)].slice(-most));
 }
 
+/** SigLIP reads a vector after the last of maxTokens tokens, padding among them. Gives the id of padding; undefined for other models. */
+async function paddingOf({ padding, findTokenizer }: ModelParts, { modelType }: ModelInfo): Promise<number | undefined> {
+  if (!modelType.startsWith('siglip')) return undefined;
+  const tokenizer = padding.token === undefined ? undefined : await findTokenizer().catch(() => undefined);
+  const ids = tokenizer?.encode(padding.token as string, { add_special_tokens: false }).ids ?? [];
+  return ids.length === 1 ? ids[0] : padding.id;
+}
+
 /** Indices of texts of similar lengths, the longest first. */
 function batchesOf(sequences: readonly Int32Array[]): number[][] {
   const length = (at: number): number => (sequences[at] as Int32Array).length;
@@ -101,6 +109,7 @@ export async function embed(
   );
   if (checked.length === 0) return [];
   const tokenizer = checked.some((input) => typeof input === 'string') ? await parts.findTokenizer() : undefined;
+  const padding = await paddingOf(parts, info);
   let turn = performance.now();
   const rest = async (): Promise<void> => {
     if (performance.now() - turn > mostBusy) {
@@ -120,6 +129,11 @@ export async function embed(
       if (ids.length > most) ids = shortened(ids, most, encoded, tokenizer as TextTokenizer);
     } else ids = input.length > most ? input.slice(0, most) : input;
     checkTokens(ids.length, info.maxTokens, nameOf(at));
+    if (padding !== undefined) {
+      const padded = new Int32Array(info.maxTokens).fill(padding);
+      padded.set(ids);
+      ids = padded;
+    }
     sequences.push(ids);
     await rest();
   }

@@ -3,6 +3,7 @@
 import { optionError, shapeError } from '../runtime/errors.js';
 import { describe } from '../runtime/tensor.js';
 import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
+import type { ModelImage } from '../types/models.js';
 
 /** More than any model takes; a sparse array can be longer than the memory. */
 const mostEntries = 2 ** 24;
@@ -40,4 +41,16 @@ export function checkScales(value: unknown, count: number): Float32Array | undef
   const scales = pristine(value as Float32Array).slice();
   if (scales.length === count) return scales;
   throw shapeError(argument, `${count} numbers, one per layer and head`, String(scales.length));
+}
+
+/** Checks an image of the caller. Throws `E_OPTION`, `E_SHAPE`. */
+export function checkImage(value: unknown, argument: string): ModelImage {
+  const { data, width, height } = (typeof value === 'object' && value !== null ? value : {}) as Partial<ModelImage>;
+  const isBytes = ['Uint8Array', 'Uint8ClampedArray'].includes(typedArrayName(data) ?? '');
+  const isSide = (side: unknown): side is number => Number.isInteger(side) && (side as number) >= 1;
+  if (!isBytes || !isSide(width) || !isSide(height)) throw optionError(argument, 'an ImageData, or bytes with width and height', describe(value));
+  const bytes = pristine(data as Uint8Array);
+  const count = width * height;
+  if (bytes.length === 3 * count || bytes.length === 4 * count) return { data: bytes, width, height };
+  throw shapeError(`${argument}.data`, `${3 * count} bytes of RGB or ${4 * count} of RGBA`, String(bytes.length));
 }

@@ -11,6 +11,7 @@ import type {
   ChatMessage,
   Completion,
   DefaultForwardResult,
+  EmbedImagesOptions,
   EmbedOptions,
   EncodeOptions,
   FinishReason,
@@ -24,6 +25,7 @@ import type {
   Model,
   ModelAnalyses,
   ModelArray,
+  ModelImage,
   ModelInfo,
   ModelInput,
   ModelTrainer,
@@ -40,7 +42,7 @@ import { onThisThread } from './core/model.js';
 import { decoderInputOf } from './decoder_input.js';
 import { embed } from './embed.js';
 import { encodePrompt, generate } from './generate.js';
-import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
+import { checkIds, checkImage, checkScales, checkTokens, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
 import { encodeText, textOf } from './tokenizer.js';
@@ -52,6 +54,7 @@ const inputNames = {
   addSpecialTokens: plain,
   tokenTypes: plain,
   pixels: plain,
+  image: plain,
   headScales: plain,
   edits: plain,
   decoderInput: plain,
@@ -82,11 +85,12 @@ export class OpenedModel implements Model {
   readonly #engine: ModelEngine;
   readonly #parts: ModelParts;
   readonly #analyses: Analyses;
+  readonly vision: Model | undefined;
 
   /** Defined on the prototype by the constructor: see symbol_dispose.ts. */
   declare [Symbol.dispose]: () => void;
 
-  constructor(engine: ModelEngine, parts: ModelParts) {
+  constructor(engine: ModelEngine, parts: ModelParts, vision?: Model) {
     makeDisposable(OpenedModel);
     this.encoder = engine.encoder && new OpenedModel(engine.encoder, parts);
     const { endIds, rules, ...rest } = engine.info;
@@ -95,6 +99,7 @@ export class OpenedModel implements Model {
     this.labels = Object.freeze(output === 'questionAnswering' ? ['start', 'end'] : [...parts.labelsOf(numLabels)]);
     this.#engine = engine;
     this.#parts = parts;
+    this.vision = vision;
     this.#analyses = new Analyses(engine, parts, (input, argument, options) => this.#sequence(input, argument, options));
     nameObject(this, 'a model');
     Object.freeze(this);
@@ -115,6 +120,7 @@ export class OpenedModel implements Model {
 
   dispose(): void {
     this.#engine.dispose();
+    this.vision?.dispose();
   }
 
   async encode(text: string | readonly ChatMessage[], given: EncodeOptions = {}): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
@@ -167,6 +173,28 @@ export class OpenedModel implements Model {
     const read = readOptions(options, attentionsNames, 'crossAttentions');
     if (this.encoder === undefined) throw optionError('model', 'one with an encoder and a decoder', this.info.modelType);
     return this.#maps(input, read, true);
+  }
+
+  async embedImages(images: readonly (ModelImage | Float32Array)[], options: EmbedImagesOptions = {}): Promise<Float32Array<ArrayBuffer>[]> {
+    this.#engine.assertLive();
+    if (this.vision !== undefined) return this.vision.embedImages(images, options);
+    if (!this.info.takesPixels) throw optionError('model', 'one that takes images', this.info.modelType);
+    if (!Array.isArray(images)) throw optionError('images', 'an array of images', describe(images));
+    // Copied before the first await: the caller may change its arrays after the call.
+    const copies = images.map((image: unknown, at) =>
+      image instanceof Float32Array ? pristine(image).slice() : this.#copyImage(image, `images[${at}]`),
+    );
+    return (await import('./image.js')).embedImages(this.#engine, this.#parts.preprocessor, copies, options);
+  }
+
+  async similarity(texts: readonly ModelInput[], images: readonly (ModelImage | Float32Array)[]): Promise<ModelArray> {
+    const { logitScale, logitBias, modelType } = this.info;
+    if (this.vision === undefined) throw optionError('model', 'one of texts and images', modelType);
+    // Both copy their inputs before the first await.
+    const [ofTexts, ofImages] = await Promise.all([this.embed(texts), this.embedImages(images)]);
+    const product = (a: Float32Array, b: Float32Array): number => a.reduce((sum, value, at) => sum + value * (b[at] as number), 0);
+    const rows = ofImages.flatMap((image) => ofTexts.map((text) => logitScale * product(image, text) + logitBias));
+    return { shape: [ofImages.length, ofTexts.length], data: Float32Array.from(rows) };
   }
 
   async #maps(input: ModelInput, { layer, head, headScales, ...inputs }: AttentionsOptions, cross: boolean): Promise<ModelArray> {
@@ -266,8 +294,7 @@ export class OpenedModel implements Model {
 
   /** Positions of the hidden states. */
   #positions({ tokens, pixels }: Batch): number {
-    const { imageSize, patchSize } = this.info;
-    return pixels === undefined ? tokens : Math.floor(imageSize / patchSize) ** 2 + 1;
+    return pixels === undefined ? tokens : this.info.maxTokens;
   }
 
   #scales(given: unknown): Float32Array | undefined {
@@ -298,13 +325,15 @@ export class OpenedModel implements Model {
 
   async #readInput(
     input: unknown,
-    { pair, addSpecialTokens, tokenTypes, pixels }: Pick<InputOptions, 'pair' | 'addSpecialTokens' | 'tokenTypes' | 'pixels'>,
+    { pair, addSpecialTokens, tokenTypes, pixels, image }: Pick<InputOptions, 'pair' | 'addSpecialTokens' | 'tokenTypes' | 'pixels' | 'image'>,
   ): Promise<Batch> {
-    if (pixels !== undefined) {
-      const expected = this.info.takesPixels ? 'a Float32Array' : 'none for a model of token ids';
-      if (!(pixels instanceof Float32Array) || !this.info.takesPixels) {
-        throw optionError('pixels', expected, describe(pixels));
-      }
+    const picture = pixels ?? image;
+    if (picture !== undefined) {
+      const argument = pixels === undefined ? 'image' : 'pixels';
+      if (!this.info.takesPixels) throw optionError(argument, 'none for a model of token ids', describe(picture));
+      if (pixels === undefined) return this.#readImage(image, 'image');
+      if (image !== undefined) throw optionError('image', 'none beside pixels', describe(image));
+      if (!(pixels instanceof Float32Array)) throw optionError(argument, 'a Float32Array', describe(pixels));
       return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pristine(pixels).slice() };
     }
     const types = tokenTypes === undefined ? undefined : this.#types(tokenTypes);
@@ -313,6 +342,18 @@ export class OpenedModel implements Model {
     if (types === undefined) return sequence;
     if (types.length === sequence.tokens) return { ...sequence, tokenTypes: types };
     throw shapeError('tokenTypes', `${sequence.tokens} numbers, one per token`, String(types.length));
+  }
+
+  #copyImage(image: unknown, argument: string): ModelImage {
+    const checked = checkImage(image, argument);
+    return { ...checked, data: checked.data.slice() };
+  }
+
+  /** An image as pixels. What prepares it is loaded with the first one. */
+  async #readImage(image: unknown, argument: string): Promise<Batch> {
+    const copy = this.#copyImage(image, argument);
+    const { pixelsOf } = await import('./image.js');
+    return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pixelsOf(copy, this.#parts.preprocessor, this.info) };
   }
 
   #types(given: unknown): Int32Array {

@@ -10,7 +10,7 @@ import type { RawModule } from '../runtime/raw.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
 import type { Simd } from '../types/load.js';
-import type { ModelSource, OpenModel, OpenModelOptions } from '../types/models.js';
+import type { ChatMessage, ModelSource, OpenModel, OpenModelOptions } from '../types/models.js';
 import { renderChat } from './chat.js';
 import { parseObject } from './config.js';
 import { type Core, modelContents } from './core/contents.js';
@@ -19,7 +19,8 @@ import { CoreLoader } from './core/loader.js';
 import { readText } from './folder.js';
 import { findFolder } from './hub.js';
 import { OpenedModel } from './model.js';
-import { readSettings } from './settings.js';
+import type { ModelParts } from './parts.js';
+import { type FolderSettings, readSettings } from './settings.js';
 import { tokenizerFinder } from './tokenizer.js';
 import { judge, readModel } from './weights.js';
 import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/model_workers.js';
@@ -43,6 +44,15 @@ function labelsOf(config: Record<string, unknown>, count: number): string[] {
     const label = isObject(labels) ? labels[String(at)] : undefined;
     return typeof label === 'string' ? label : `LABEL_${at}`;
   });
+}
+
+/** What texts are padded with, by tokenizer_config.json and config.json. */
+function paddingOf({ tokenizerConfig, config }: FolderSettings): ModelParts['padding'] {
+  const given = tokenizerConfig === undefined ? undefined : parseObject('tokenizer_config.json', tokenizerConfig)['pad_token'];
+  const token = isObject(given) ? given['content'] : given;
+  const inner = isObject(config['text_config']) ? config['text_config'] : config;
+  const id = inner['pad_token_id'];
+  return { token: typeof token === 'string' ? token : undefined, id: typeof id === 'number' ? id : 1 };
 }
 
 /** The place where a model is loaded. `openLoader` makes a loader there; `abandon` ends everything there if opening fails. */
@@ -92,29 +102,45 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     const folder = await findFolder(source, { revision, host, local, signal, onFetch });
     const reading = readSettings(folder, signal);
     reading.catch(() => {}); // it is thrown below
-    const { openLoader, abandon } = await (workers === undefined ? here(loading, analyses) : inWorkers(workers, worker, loading, analyses));
+    const places: Place[] = [];
+    const newPlace = async (): Promise<OpenLoader> => {
+      const place = await (workers === undefined ? here(loading, analyses) : inWorkers(workers, worker, loading, analyses));
+      places.push(place);
+      return place.openLoader;
+    };
+    const openLoader = await newPlace();
     try {
       const found = await reading;
       await judge(openLoader, found);
       const [json, template, engine] = await Promise.all([
         tokenizer === undefined && !folder.gguf ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,
         folder.gguf ? undefined : readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
-        readModel(openLoader, folder, found, { weights, embeddingWeights, signal, onProgress }),
+        readModel(openLoader, folder, found, { weights, embeddingWeights, images: false, signal, onProgress }),
       ]);
+      const { hasImages } = engine.info;
+      const images =
+        hasImages &&
+        (await readModel(workers === undefined ? openLoader : await newPlace(), folder, found, {
+          ...{ weights, embeddingWeights, images: true, signal, onProgress },
+        }));
       const { gguf, tokenizerConfig } = found;
       const readConfig = () => (tokenizerConfig === undefined ? {} : parseObject('tokenizer_config.json', tokenizerConfig));
       const readTokenizer = () =>
         typeof json === 'string' ? { json: parseObject('tokenizer.json', json), config: readConfig() } : gguf?.tokenizer();
-      return new OpenedModel(engine, {
+      const parts = {
+        preprocessor: found.preprocessor,
+        padding: paddingOf(found),
         findTokenizer: tokenizerFinder(tokenizer, readTokenizer),
-        renderChat: async (messages) => renderChat({ template: textOf(template), config: gguf?.tokenizerConfig() ?? readConfig() }, messages),
-        labelsOf: (count) => labelsOf(found.config, count),
+        renderChat: async (messages: readonly ChatMessage[]) =>
+          renderChat({ template: textOf(template), config: gguf?.tokenizerConfig() ?? readConfig() }, messages),
+        labelsOf: (count: number) => labelsOf(found.config, count),
         prompts: found.prompts,
         ...{ texts: folder.texts, base: found.base, dense: found.dense },
         lowerCase: found.settings.get('sentence_bert_config.json/do_lower_case') === true,
-      });
+      };
+      return new OpenedModel(engine, parts, images ? new OpenedModel(images, parts) : undefined);
     } catch (error) {
-      abandon();
+      for (const place of places) place.abandon();
       throw error;
     } finally {
       await reading.then(

@@ -14,6 +14,10 @@ export interface ModelParts {
   readonly prompts: Settings;
   /** The texts of the folder by their paths, config.json among them. */
   readonly texts: ReadonlyMap<string, string>;
+  /** What SigLIP's texts are padded with. */
+  readonly padding: { readonly token: string | undefined; readonly id: number };
+  /** preprocessor_config.json of a model with pixels, if the folder has it. */
+  readonly preprocessor: string | undefined;
   /** Paths of the folder with the transformer, and of those of Dense modules, with a slash at the end unless empty. */
   readonly base: string;
   readonly dense: readonly string[];

@@ -17,11 +17,15 @@ export interface FolderSettings {
   /** Folders of the Dense modules, with a slash at the end. */
   readonly dense: readonly string[];
   readonly tokenizerConfig: string | undefined;
+  /** preprocessor_config.json of a model with images. */
+  readonly preprocessor: string | undefined;
   /** Of config_sentence_transformers.json: texts to put before others, by their names, and the name of the default. */
   readonly prompts: Settings;
   /** The GGUF file that is the model. What makes the tokenizer takes a second for 256,000 tokens. */
   readonly gguf?: { readonly file: WeightFile; readonly tokenizer: () => TokenizerJson; readonly tokenizerConfig: () => TokenizerJson['config'] };
 }
+
+const preprocessorFile = 'preprocessor_config.json';
 
 const isText = (text: string | Absent): text is string => typeof text === 'string';
 
@@ -34,7 +38,7 @@ async function readGgufSettings(folder: Folder, name: string): Promise<FolderSet
     const { settings, entries, first, bytes } = header;
     const weights = { name, prefix: '', file: { ...file, bytes }, first, entries };
     const gguf = { file: weights, tokenizer: () => tokenizerOf(header), tokenizerConfig: () => tokenizerConfigOf(header) };
-    return { settings, config: {}, base: '', dense: [], tokenizerConfig: undefined, prompts: new Map(), gguf };
+    return { settings, config: {}, base: '', dense: [], preprocessor: undefined, tokenizerConfig: undefined, prompts: new Map(), gguf };
   } catch (error) {
     await file.close();
     throw inFile(name, error);
@@ -75,6 +79,10 @@ export async function readSettings(folder: Folder, signal: AbortSignal | undefin
     const found = others[at] as string | Absent;
     if (isText(found)) flatten(name, parseObject(name, found), settings, `${name}/`, member);
   });
+  const images = 'image_size' in config || 'vision_config' in config ? await read(`${base}${preprocessorFile}`) : undefined;
+  const preprocessor = typeof images === 'string' ? images : undefined;
+  if (preprocessor !== undefined)
+    flatten(preprocessorFile, parseObject(preprocessorFile, preprocessor), settings, `${preprocessorFile}/`, 'crop_size');
   const names = paths.length === 0 ? [pooling] : paths.slice(1).flatMap((path) => (path === '' ? [] : [`${path}/config.json`]));
   const texts = await Promise.all(names.map((name) => (name === pooling ? pooled : read(name))));
   names.forEach((name, at) => {
@@ -84,5 +92,5 @@ export async function readSettings(folder: Folder, signal: AbortSignal | undefin
   const prompts: Settings = new Map();
   if (isText(sentences)) flatten(file, parseObject(file, sentences), prompts);
   const tokenizer = others[settingsFiles.findIndex(([name]) => name === 'tokenizer_config.json')] as string | Absent;
-  return { settings, config, base, dense, tokenizerConfig: isText(tokenizer) ? tokenizer : undefined, prompts };
+  return { settings, config, base, dense, preprocessor, tokenizerConfig: isText(tokenizer) ? tokenizer : undefined, prompts };
 }

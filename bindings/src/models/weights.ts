@@ -104,6 +104,7 @@ async function openTransformer(folder: Folder, base: string, files: WeightFiles,
 export interface Reading {
   readonly weights: ModelWeights | undefined;
   readonly embeddingWeights: ModelWeights | undefined;
+  readonly images: boolean;
   readonly signal: AbortSignal | undefined;
   readonly onProgress: ((loaded: number, total: number) => void) | undefined;
 }
@@ -134,7 +135,7 @@ export async function judge(openLoader: OpenLoader, { settings, gguf }: FolderSe
   if (gguf !== undefined) return; // its tensors are known, too
   const tensors = new WireList().flat();
   try {
-    (await openLoader({ settings: wireOf(settings), tensors, weights: undefined, embeddingWeights: undefined })).dispose();
+    (await openLoader({ settings: wireOf(settings), tensors, weights: undefined, embeddingWeights: undefined, images: false })).dispose();
   } catch (error) {
     // Without tensors, all weights are missing.
     if ((error as MultiheadError).argument !== 'weights') throw error;
@@ -146,7 +147,7 @@ export async function readModel(
   openLoader: OpenLoader,
   folder: Folder,
   { settings, base, dense, gguf }: FolderSettings,
-  { weights, embeddingWeights, signal, onProgress }: Reading,
+  { weights, embeddingWeights, images, signal, onProgress }: Reading,
 ): Promise<ModelEngine> {
   const files = new WeightFiles(folder);
   try {
@@ -160,7 +161,7 @@ export async function readModel(
       list.text(entry.type, file.name);
       for (const number of [entry.shape.length, ...entry.shape]) list.number(number);
     }
-    const loader = await openLoader({ settings: wireOf(settings), tensors: list.flat(), weights, embeddingWeights });
+    const loader = await openLoader({ settings: wireOf(settings), tensors: list.flat(), weights, embeddingWeights, images });
     try {
       const needed = [...loader.needed].map((at) => ({ at, ...(tensors[at] as Tensor) }));
       const total = needed.reduce((sum, { entry }) => sum + entry.end - entry.begin, 0);

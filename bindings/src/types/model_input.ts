@@ -5,6 +5,16 @@ import type { Edit } from './sites.js';
 /** A text, or token ids. */
 export type ModelInput = string | Int32Array | readonly number[];
 
+/** An image: an `ImageData` of a page, or its bytes, RGB or RGBA, row by row from the top left. Alpha is ignored. */
+export interface ModelImage {
+  /** (height · width · 3) or (height · width · 4) bytes. */
+  readonly data: Uint8Array | Uint8ClampedArray;
+  /** Pixels of a row. */
+  readonly width: number;
+  /** Number of rows. */
+  readonly height: number;
+}
+
 /** Options of a text. */
 export interface EncodeOptions {
   /**
@@ -46,4 +56,9 @@ export interface InputOptions extends PassOptions, EncodeOptions {
   readonly encoderEdits?: readonly Edit[] | undefined;
   /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
   readonly pixels?: Float32Array | undefined;
+  /**
+   * Models with pixels: an image of any size, in place of `pixels`. It is resized, cropped and normalized as the folder's
+   * `preprocessor_config.json` says, with the grey values that Pillow and so the transformers library computes.
+   */
+  readonly image?: ModelImage | undefined;
 }

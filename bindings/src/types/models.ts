@@ -4,7 +4,7 @@ import type { LoadOptions, WasmSource } from './load.js';
 import type { PlatformAbortSignal, PlatformBlob, PlatformResponse, PlatformURL } from './platform.js';
 import type { PoolWorker } from './pool.js';
 import type { ModelAnalyses } from './analysis.js';
-import type { EncodeOptions, InputOptions, ModelArray, ModelInput, PassOptions } from './model_input.js';
+import type { EncodeOptions, InputOptions, ModelArray, ModelImage, ModelInput, PassOptions } from './model_input.js';
 import type { Capture, SessionEdit } from './sites.js';
 import type { BatchOptions, TrainerBase, TrainerOptions } from './trainer.js';
 
@@ -188,6 +188,8 @@ export interface ModelInfo {
   readonly hasPooler: boolean;
   /** True if the input is pixels. */
   readonly takesPixels: boolean;
+  /** True for a model of texts and images: see {@link Model.vision}. */
+  readonly hasImages: boolean;
   /** Number of layers. */
   readonly numLayers: number;
   /** Width of the hidden state. */
@@ -224,6 +226,10 @@ export interface ModelInfo {
   readonly poolsPrompt: boolean;
   /** Numbers of a vector of embed(): embedDim, or what the last Dense of the folder gives. */
   readonly vectorDim: number;
+  /** Models of texts and images: similarities are logitScale · product of two vectors + logitBias. */
+  readonly logitScale: number;
+  /** See logitScale; 0 in CLIP. */
+  readonly logitBias: number;
   /** Tokens that embed() reads of a text, by the files of sentence-transformers in the folder; 0 if they tell none. */
   readonly maxSeqLength: number;
   /** Tokens that end a text, of config.json and generation_config.json. */
@@ -389,6 +395,9 @@ export interface EmbedOptions extends PassOptions {
   readonly onProgress?: ((done: number, total: number) => void) | undefined;
 }
 
+/** Options of {@link Model.embedImages}, as those of texts. `pooling` is by default the first token, or what CLIP and SigLIP project. */
+export type EmbedImagesOptions = Pick<EmbedOptions, 'pooling' | 'normalize' | 'headScales' | 'signal' | 'onProgress'>;
+
 /** Options of {@link Model.logits}. */
 export interface LogitsOptions extends InputOptions {
   /** Language models: logits after the last token alone, the default, or after each token. */
@@ -497,6 +506,8 @@ export interface SaveModelOptions {
 export interface Model extends ModelAnalyses {
   /** What the model is. */
   readonly info: ModelInfo;
+  /** Models of texts and images (CLIP, SigLIP): the tower of images, for passes through it; the model itself is that of texts. */
+  readonly vision: Model | undefined;
   /** Names of the classes by `id2label` of config.json, `start` and `end` for question answering; empty without classes. */
   readonly labels: readonly string[];
   /**
@@ -544,6 +555,21 @@ export interface Model extends ModelAnalyses {
   embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
   /** The vector of one text. */
   embed(input: ModelInput, options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>>;
+  /**
+   * One vector for each image: of models with pixels, and of CLIP and SigLIP, where vectors of texts and images have one length.
+   * A Float32Array is the pixels of an image, prepared already.
+   *
+   * @throws {MultiheadError} `E_OPTION` for a model without images, and a setting of preprocessor_config.json that is not supported;
+   *   `E_FORMAT` without that file; `E_SHAPE`, `E_MEMORY`, `E_ABORTED`
+   */
+  embedImages(images: readonly (ModelImage | Float32Array)[], options?: EmbedImagesOptions): Promise<Float32Array<ArrayBuffer>[]>;
+  /**
+   * How well each image fits each text, (images, texts): what the transformers library calls `logits_per_image`. For CLIP their softmax
+   * over the texts, for SigLIP the sigmoid of each is a probability.
+   *
+   * @throws {MultiheadError} `E_OPTION` for a model that is not of texts and images; as embed() and embedImages()
+   */
+  similarity(texts: readonly ModelInput[], images: readonly (ModelImage | Float32Array)[]): Promise<ModelArray>;
   /**
    * The weights of one head, (N, N): a row for each query; keys that a query does not see are 0. Without `layer`, without
    * `head` or without both, the weights of all of them from one pass, which need memory for all of these maps. Of pixels,

@@ -163,6 +163,12 @@ Status read_settings(const std::string& folder, const std::string& config_file, 
         {.path = (place / name).string(), .prefix = std::string(name) + "/", .member = member},
         read));
   }
+  // Of models with images: their size.
+  if (read.contains("image_size")) {
+    const std::string name = "preprocessor_config.json";
+    MULTIHEAD_TRY(read_optional_json(
+        {.path = (place / name).string(), .prefix = name + "/", .member = "crop_size"}, read));
+  }
   const auto read_module = [&](const std::string& path) {
     const std::string name = path + "/config.json";
     return read_optional_json({.path = (root / name).string(), .prefix = name + "/"}, read);

@@ -219,7 +219,7 @@ Status open(const std::string& folder, const std::string& config_file, const Ope
       MULTIHEAD_TRY(read_settings(folder, config_file, config, place));
       // A configuration that is not supported is refused before any weights are looked at.
       Architecture architecture, encoder;
-      MULTIHEAD_TRY(read_architecture(config, architecture, encoder));
+      MULTIHEAD_TRY(read_architecture(config, options.images, architecture, encoder));
       MULTIHEAD_TRY(read_weights(folder, place, config, tensors));
     }
     ModelLoader loader;

@@ -36,10 +36,12 @@ Status save(const Model& model, SafetensorsType type, To& to) {
     std::vector<std::vector<std::byte>> turned;
     StateDict dict;
     for (const StoredParameter& stored : m->stored) {
-      const bool is_dense = std::any_of(
-          m->sentence.steps.begin(), m->sentence.steps.end(), [&](const SentenceStep& step) {
-            return step.out > 0 && stored.name.starts_with(step.path + "/");
-          });
+      const bool is_dense = std::any_of(m->sentence.steps.begin(), m->sentence.steps.end(),
+                                        [&](const SentenceStep& step) {
+                                          // A projection of the model itself has no folder.
+                                          return step.name.find('/') != std::string::npos &&
+                                                 stored.name.starts_with(step.name + ".");
+                                        });
       if (is_dense) continue;
       const bool keeps = type == SafetensorsType::kAsGiven;
       if (const ConstAnyTensor same = as_in_memory(stored); keeps && same.data != nullptr) {

@@ -69,6 +69,16 @@ class Backward {
         copy(op.out, op.in);
         engine::scale_heads(d_.heads(op.in), {&op.number, 1}, context_);
         break;
+      case Operation::Kind::kScaleColumns: {
+        copy(op.out, op.in);
+        const Tensor d = d_.rows(op.in);
+        const Vector& factors = call_.parameters->*op.vector;
+        for (int64_t i = 0; i < d.shape.elements(); ++i) {
+          const int64_t row = i / factors.size, column = i % factors.size;
+          d.data[row * d.strides[0] + column] *= factors.data[column];
+        }
+        break;
+      }
       case Operation::Kind::kClamp:
         copy(op.out, op.in);
         over_heads(values_.heads(op.in), d_.heads(op.in), [&](float in, float& d) {

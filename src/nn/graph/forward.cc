@@ -52,6 +52,9 @@ class Forward {
         }
         engine::scale_heads(frame_.heads(op.out), {&op.number, 1}, context_);
         return {};
+      case Operation::Kind::kScaleColumns:
+        scale_columns(frame_.rows(op.in), call_.parameters->*op.vector, frame_.rows(op.out));
+        return {};
       case Operation::Kind::kClamp:
         over_heads(frame_.heads(op.in), frame_.heads(op.out),
                    [&](float in, float& out) { out = std::clamp(in, -op.number, op.number); });
@@ -67,6 +70,16 @@ class Forward {
   }
 
  private:
+  void scale_columns(const Tensor& from, const Vector& factors, const Tensor& to) const {
+    engine::over_rows(from.shape[0], factors.size, context_, [&](int64_t first, int64_t end) {
+      for (int64_t row = first; row < end; ++row) {
+        const float* const in = from.data + row * from.strides[0];
+        float* const out = to.data + row * to.strides[0];
+        for (int64_t c = 0; c < factors.size; ++c) out[c] = in[c] * factors.data[c];
+      }
+    });
+  }
+
   // True if this member of a team computes the columns of the MLP's hidden layer alone that its
   // activation then uses.
   bool hidden_is_share() const {

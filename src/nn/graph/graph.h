@@ -40,17 +40,18 @@ struct Value {
 
 struct Operation {
   enum class Kind : uint8_t {
-    kNorm,        // out = norm(in)
-    kProject,     // out = in W^T + b
-    kNormHeads,   // out = RMS norm of each head of `in`
-    kRotate,      // out = rotary embedding of `in`
-    kAttend,      // out = attention of queries in, keys in2, values in3; once in a list at most,
-                  // and once with `cross`
-    kScaleHeads,  // out = head_scales * in
-    kScale,       // out = number * in
-    kClamp,       // out = in, at least -number and at most number
-    kActivate,    // out = f(in), or f(in) * in2
-    kAdd,         // out = in + in2
+    kNorm,          // out = norm(in)
+    kProject,       // out = in W^T + b
+    kNormHeads,     // out = RMS norm of each head of `in`
+    kRotate,        // out = rotary embedding of `in`
+    kAttend,        // out = attention of queries in, keys in2, values in3; once in a list at most,
+                    // and once with `cross`
+    kScaleHeads,    // out = head_scales * in
+    kScale,         // out = number * in
+    kScaleColumns,  // out = in, each column times an element of `vector`, which is not trained
+    kClamp,         // out = in, at least -number and at most number
+    kActivate,      // out = f(in), or f(in) * in2
+    kAdd,           // out = in + in2
   };
   // Outputs that the members of a team need not exchange at once, see forward.cc.
   enum class Share : uint8_t { kNone, kHeads, kHidden };
@@ -60,6 +61,7 @@ struct Operation {
   ValueId out = kNoValue;
   NormParameters LayerParameters::*norm = nullptr;
   Projection LayerParameters::*projection = nullptr;
+  Vector LayerParameters::*vector = nullptr;
   Share share = Share::kNone;
   float number = 0.0F;  // of kScale and kClamp
   // Of cross-attention: kProject makes keys or values of the source, unless they are cached, and

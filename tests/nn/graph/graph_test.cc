@@ -77,6 +77,7 @@ class RandomList {
     p.down = projection(kWidth, kHidden);
     p.qkv = projection(3 * kWidth, kWidth);
     p.o = projection(kWidth, kWidth);
+    p.mlp_scale = {floats(kWidth), kWidth};
   }
 
   ValueId write(Operation op, const Value& value) {
@@ -94,8 +95,12 @@ class RandomList {
   // Returns the stream, or its norm.
   ValueId input() { return random_.chance(0.7) ? norm(stream_, false) : stream_; }
   ValueId end(ValueId in, Projection LayerParameters::*projection) {
-    const ValueId out =
+    ValueId out =
         write({.kind = Kind::kProject, .in = in, .projection = projection}, {.width = kWidth});
+    if (random_.chance(0.3)) {
+      out = write({.kind = Kind::kScaleColumns, .in = out, .vector = &LayerParameters::mlp_scale},
+                  {.width = kWidth, .replaces = out});
+    }
     return random_.chance(0.3) ? norm(out, true) : out;
   }
   ValueId mlp() {

@@ -130,6 +130,8 @@ export interface LoaderInput {
   readonly tensors: FlatList;
   readonly weights: ModelWeights | undefined;
   readonly embeddingWeights: ModelWeights | undefined;
+  /** True for the tower of images of a model with two. */
+  readonly images: boolean;
 }
 
 /** Takes the weights of a model. */

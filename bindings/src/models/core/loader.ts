@@ -20,13 +20,13 @@ const mostMemory = 4095 * 2 ** 20;
 const typeCode = (weights: ModelWeights | undefined): Int64 => (weights === undefined ? -1 : (weightTypes[weights] as Int64));
 
 /** Makes a loader in the core. Throws `E_OPTION`, `E_FORMAT`. */
-function makeLoader(runtime: Runtime, { settings, tensors, weights, embeddingWeights }: LoaderInput): Int32 {
+function makeLoader(runtime: Runtime, { settings, tensors, weights, embeddingWeights, images }: LoaderInput): Int32 {
   return call(runtime, (operands) => {
     const texts = textSpan(operands, runtime, settings.texts, 'config.json');
     const numbers = numberSpan(operands, runtime, settings.numbers, 'config.json');
     const names = textSpan(operands, runtime, tensors.texts, 'safetensors');
     const shapes = numberSpan(operands, runtime, tensors.numbers, 'safetensors');
-    wire.modelLoader(runtime.args, texts, numbers, names, shapes, typeCode(weights), typeCode(embeddingWeights));
+    wire.modelLoader(runtime.args, texts, numbers, names, shapes, typeCode(weights), typeCode(embeddingWeights), images);
     return operands.make(() => runtime.raw.modelLoaderCreate());
   });
 }
