@@ -56,7 +56,7 @@ Model opened(const std::string& folder, const OpenOptions& options) {
 // Writes the model beside the files of `from` that are no weights.
 void save(const Model& model, SafetensorsType type, const std::string& from,
           const TemporaryFolder& to) {
-  for (const char* const name : {"config.json", "modules.json"}) {
+  for (const char* const name : {"config.json", "modules.json", "preprocessor_config.json"}) {
     if (fs::exists(fs::path(from) / name))
       fs::copy_file(fs::path(from) / name, to.path() / name, fs::copy_options::overwrite_existing);
   }
