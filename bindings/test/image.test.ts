@@ -151,6 +151,14 @@ describe.each(builds)('models, %s', (simd) => {
     expect(vision.disposed).toBe(true);
   });
 
+  it('of texts and images need files that can be read twice', async () => {
+    const at = new URL('../models/clip/', folder);
+    const responses = ['config.json', 'model.safetensors'].map((file) =>
+      Object.defineProperty(new Response(readFileSync(new URL(file, at))), 'url', { value: `https://example.org/clip/${file}` }),
+    );
+    expect((await rejectionOf(openModel(responses, { simd }))).message).toMatch(/source: expected another source than responses/);
+  });
+
   it('pad texts for SigLIP with what its tokenizer says', async () => {
     const tokenizer = {
       encode: (text: string) => ({ ids: text === '<pad>' ? [4] : [5, 6], tokens: [] }),

@@ -104,6 +104,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
         'experiment',
         'features',
         'gguf',
+        'image',
         'model_opener',
         'multihead',
         'pool_creator',

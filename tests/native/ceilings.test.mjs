@@ -10,8 +10,8 @@ import { ROOT } from '../../native/dev/build.mjs';
 
 /**
  * `aim`: the number of lines that a part should reach. Until then, its ceiling is lowered with every line removed. Models, headers, package
- * and programs grew by what looks into models, steers them by features and trains them, by families and encoder–decoder models, by GGUF
- * and convert.
+ * and programs grew by what looks into models, steers them by features and trains them, by families, images and encoder–decoder models, by
+ * GGUF and convert.
  */
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
