@@ -151,6 +151,15 @@ describe.each(builds)('models, %s', (simd) => {
     expect(vision.disposed).toBe(true);
   });
 
+  it('take settings of images that are among those of a processor', async () => {
+    const images = { image_processor_type: 'ViTImageProcessor', size: settings.size };
+    const processor = new File([JSON.stringify({ processor_class: 'CLIPProcessor', image_processor: images })], 'processor_config.json');
+    using model = await openGolden('vit', undefined, { simd }, [processor]);
+    using other = await openGolden('vit', settings, { simd });
+    const image = imageOf('tall');
+    expect(await model.embedImages([image])).toEqual(await other.embedImages([image]));
+  });
+
   it('of texts and images need files that can be read twice', async () => {
     const at = new URL('../models/clip/', folder);
     const responses = ['config.json', 'model.safetensors'].map((file) =>
