@@ -2,7 +2,7 @@
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { readSafetensors, type SafetensorsTensor } from 'multihead';
-import { type Model, type OpenModelOptions, openModel } from 'multihead/models';
+import { type Model, type OpenModelOptions, openModel, saveModel } from 'multihead/models';
 import { describe, expect, it } from 'vitest';
 import { pixelsOf, resizeImage } from '../src/models/image.ts';
 import { checkImage } from '../src/models/inputs.ts';
@@ -147,6 +147,7 @@ describe.each(builds)('models, %s', (simd) => {
     one?.forEach((value, at) => expect(value).toBeCloseTo(((alone as Float32Array)[at] as number) / length, 5));
     const map = await vision.attentions([], { pixels: pixels[0], layer: 0, head: 0 });
     expect(map.shape).toEqual([vision.info.maxTokens, vision.info.maxTokens]);
+    for (const tower of [model, vision]) expect(() => saveModel(tower)).toThrow(/model: expected one of one tower, got (clip|siglip), with two/);
     model.dispose();
     expect(vision.disposed).toBe(true);
   });

@@ -511,9 +511,9 @@ TEST(ModelConfig, TowersHaveTheDefaultsOfTransformers) {
                {"siglip", false, 768, 3072, 12, 12, 32000, 64, 1.0F},
                {"siglip", true, 768, 3072, 12, 12, 0, 196, 1.0F}};
   for (const auto& each : cases) {
-    models::Architecture a;
+    models::Architecture a, no_encoder;
     const Config config = {{"model_type", text(each.model)}};
-    ASSERT_TRUE(read_architecture(config, each.images, a).ok()) << each.model;
+    ASSERT_TRUE(read_architecture(config, each.images, a, no_encoder).ok()) << each.model;
     EXPECT_EQ(a.width, each.width);
     EXPECT_EQ(a.mlp, each.mlp);
     EXPECT_EQ(a.layers.size(), static_cast<size_t>(each.layers));
