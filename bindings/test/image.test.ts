@@ -2,7 +2,7 @@
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { readSafetensors, type SafetensorsTensor } from 'multihead';
-import { type Model, type OpenModelOptions, openModel } from 'multihead/models';
+import { type Model, type OpenModelOptions, openModel, saveModel } from 'multihead/models';
 import { describe, expect, it } from 'vitest';
 import { pixelsOf, resizeImage } from '../src/models/image.ts';
 import { checkImage } from '../src/models/inputs.ts';
@@ -147,8 +147,26 @@ describe.each(builds)('models, %s', (simd) => {
     one?.forEach((value, at) => expect(value).toBeCloseTo(((alone as Float32Array)[at] as number) / length, 5));
     const map = await vision.attentions([], { pixels: pixels[0], layer: 0, head: 0 });
     expect(map.shape).toEqual([vision.info.maxTokens, vision.info.maxTokens]);
+    for (const tower of [model, vision]) expect(() => saveModel(tower)).toThrow(/model: expected one of one tower, got (clip|siglip), with two/);
     model.dispose();
     expect(vision.disposed).toBe(true);
+  });
+
+  it('take settings of images that are among those of a processor', async () => {
+    const images = { image_processor_type: 'ViTImageProcessor', size: settings.size };
+    const processor = new File([JSON.stringify({ processor_class: 'CLIPProcessor', image_processor: images })], 'processor_config.json');
+    using model = await openGolden('vit', undefined, { simd }, [processor]);
+    using other = await openGolden('vit', settings, { simd });
+    const image = imageOf('tall');
+    expect(await model.embedImages([image])).toEqual(await other.embedImages([image]));
+  });
+
+  it('of texts and images need files that can be read twice', async () => {
+    const at = new URL('../models/clip/', folder);
+    const responses = ['config.json', 'model.safetensors'].map((file) =>
+      Object.defineProperty(new Response(readFileSync(new URL(file, at))), 'url', { value: `https://example.org/clip/${file}` }),
+    );
+    expect((await rejectionOf(openModel(responses, { simd }))).message).toMatch(/source: expected another source than responses/);
   });
 
   it('pad texts for SigLIP with what its tokenizer says', async () => {

@@ -1152,6 +1152,7 @@ constexpr Family kFamilies[] = {
      .fields = {.positions = nullptr},
      .names = kVitNames,
      .states_before_norm = true,
+     .pooling = Pooling::kFirstToken,
      .classifier = Classifier::kFirst,
      .settings = kVitSettings},
     dinov2_like("dinov2", kDinov2Names, false),

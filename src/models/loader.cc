@@ -559,7 +559,7 @@ struct ModelLoader::State {
         set_rope_factor(config, kRopeFactors[i], at, static_cast<double>(numbers.data[at]));
     }
     Architecture read, no_encoder;
-    MULTIHEAD_TRY(read_architecture(config, false, read, no_encoder));
+    MULTIHEAD_TRY(read_architecture(config, options.images, read, no_encoder));
     plan().ropes = std::move(read.ropes);
     return {};
   }

@@ -165,6 +165,8 @@ void pool(std::span<const uint8_t> mask, const float* rows, int64_t tokens, Pool
 Status read_sentence(const Config& config, const Architecture& architecture, Sentence& sentence) {
   sentence.width = architecture.width;
   sentence.pooling = architecture.family->pooling;
+  // The modules of such a folder are the model itself.
+  if (architecture.has_towers) return {};
   File modules(config, "modules.json");
   bool has_pooling = false;
   int64_t count = 0;

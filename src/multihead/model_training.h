@@ -48,7 +48,7 @@ struct FineTuning {
 /// numbers that they stand for, except with kAsGiven: then all tensors keep their types in memory,
 /// and rows of int8 and int4 become I8 (rows, bytes of a row; see weights.h), which open() and
 /// openModel() use as they are, and other libraries do not know. Errors: kOption for a model that
-/// was not opened, and those of write_safetensors().
+/// was not opened or is a tower of two, and those of write_safetensors().
 [[nodiscard]] Status save_weights(const Model& model, SafetensorsType type,
                                   const std::string& path);
 /// The same file in memory; `bytes` is unchanged on an error.

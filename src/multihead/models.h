@@ -8,9 +8,9 @@
 /// ernie4_5, helium, seed_oss, exaone4, hunyuan_v1_dense, arcee, nanochat; and as the text parts of
 /// gemma3, qwen2_vl, qwen2_5_vl, qwen3_vl, mistral3, idefics3, smolvlm, llava, llava_next.
 /// Encoders: bert, roberta, xlm-roberta, camembert, distilbert, albert, electra, mpnet, deberta-v2,
-/// modernbert, nomic_bert, new, eurobert, esm, vit. With an encoder and a decoder: t5, mt5, bart,
-/// mbart, marian, m2m_100. Definitions: the transformers
-/// library 5.12; configurations of its versions 4 and 5 are read.
+/// modernbert, nomic_bert, new, eurobert, esm, vit, dinov2, dinov2_with_registers, and the towers
+/// of clip and siglip. With an encoder and a decoder: t5, mt5, bart, mbart, marian, m2m_100.
+/// Definitions: the transformers library 5.12; configurations of its versions 4 and 5 are read.
 #pragma once
 
 #include <cstddef>
@@ -238,10 +238,11 @@ class Model {
   Model encoder() const;
 
   /// One vector for each sequence, out (B, vector_dim): the pooling of the last hidden states, then
-  /// the Dense and Normalize modules of the folder. Errors: as forward(), also for vectors that are
-  /// not finite; kOption for a sequence of padding alone, and for a folder with a module of another
-  /// kind, and for an encoder–decoder model, whose encoder() embeds. Nothing is written on an
-  /// error.
+  /// the Dense and Normalize modules of the folder, or the projection of clip and siglip, whose
+  /// texts end with their last token, and in siglip are padded to max_tokens. Errors: as forward(),
+  /// also for vectors that are not finite; kOption for a sequence of padding alone, and for a
+  /// folder with a module of another kind, and for an encoder–decoder model, whose encoder()
+  /// embeds. Nothing is written on an error.
   [[nodiscard]] Status embed(const ModelInputs& inputs, const EmbedOptions& options,
                              const Tensor& out, Context& context) const;
 

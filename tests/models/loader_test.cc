@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/architecture.h"
 #include "models/golden_models.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
@@ -498,6 +499,32 @@ void expect_named(const Change& change) {
 }
 
 // Each was a division by zero, a model without layers or an error about other things.
+// Files of the hub leave out what is as in transformers' classes.
+TEST(ModelConfig, TowersHaveTheDefaultsOfTransformers) {
+  const struct {
+    const char* model;
+    bool images;
+    int64_t width, mlp, layers, heads, vocabulary, tokens;
+    float factor;
+  } cases[] = {{"clip", false, 512, 2048, 12, 8, 49408, 77, 1.702F},
+               {"clip", true, 768, 3072, 12, 12, 0, 50, 1.702F},
+               {"siglip", false, 768, 3072, 12, 12, 32000, 64, 1.0F},
+               {"siglip", true, 768, 3072, 12, 12, 0, 196, 1.0F}};
+  for (const auto& each : cases) {
+    models::Architecture a, no_encoder;
+    const Config config = {{"model_type", text(each.model)}};
+    ASSERT_TRUE(read_architecture(config, each.images, a, no_encoder).ok()) << each.model;
+    EXPECT_EQ(a.width, each.width);
+    EXPECT_EQ(a.mlp, each.mlp);
+    EXPECT_EQ(a.layers.size(), static_cast<size_t>(each.layers));
+    EXPECT_EQ(a.heads, each.heads);
+    EXPECT_EQ(a.vocabulary, each.vocabulary);
+    EXPECT_EQ(each.images ? a.image_tokens() : a.positions, each.tokens);
+    EXPECT_EQ(a.activation_factor, each.factor);
+    EXPECT_EQ(a.eps, std::string(each.model) == "clip" ? 1e-5F : 1e-6F);
+  }
+}
+
 TEST(ModelConfig, NullWhereANumberIsNeededIsNamed) {
   const std::pair<const char*, const char*> cases[] = {{"bert", "model_type"},
                                                        {"bert", "num_attention_heads"},

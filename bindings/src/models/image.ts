@@ -136,8 +136,9 @@ const processors: Readonly<Record<string, Defaults>> = {
   Siglip: { square: true, size: 224, resample: 3, crop: false, ...half },
 };
 
-/** Settings that do nothing, or that must have one value. */
-const ignored = /^(image_processor_type|feature_extractor_type|processor_class|do_convert_rgb|return_tensors|data_format|input_data_format|_|device)/;
+/** Settings that change pixels, of which only some are read. */
+const matters = /^(do_(?!convert_rgb$)|size\.|crop_pct|rescale_offset|size_divisor|pad_size)/;
+const parts = /^size\.(height|width|shortest_edge)$/;
 
 /** Reads the settings. */
 class Preprocessor {
@@ -239,10 +240,8 @@ class Preprocessor {
   /** Throws for a setting that was not read, unless it is off. */
   #refuseOthers(): void {
     for (const [name, value] of this.#settings) {
-      const isPart = /^(size|crop_size)\.(height|width|shortest_edge)$|^image_(mean|std)\.\d$/.test(name);
-      if (this.#known.has(name) || isPart || ignored.test(name) || value === null || value === false) continue;
-      const readOnly = /^(do_|size\.)/.test(name) || /^(crop_pct|rescale_offset|size_divisor|pad_size)/.test(name);
-      if (readOnly) throw this.#refuse(name, 'none', value);
+      const isOff = value === null || value === false;
+      if (matters.test(name) && !parts.test(name) && !this.#known.has(name) && !isOff) throw this.#refuse(name, 'none', value);
     }
   }
 }

@@ -111,6 +111,9 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     const openLoader = await newPlace();
     try {
       const found = await reading;
+      const isRead = typeof source === 'object' && Symbol.iterator in source && [...source].some((file) => file instanceof Response);
+      if (isRead && ['clip', 'siglip'].includes(String(found.config['model_type'])))
+        throw optionError('source', 'another source than responses: each of the two towers reads the files', 'responses');
       await judge(openLoader, found);
       const [json, template, engine] = await Promise.all([
         tokenizer === undefined && !folder.gguf ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,

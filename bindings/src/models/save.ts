@@ -25,7 +25,7 @@ const saveNames = { dtype: plain } satisfies Names<SaveModelOptions>;
  * In Node: `for (const file of saveModel(model)) await writeFile(join(folder, file.name), file.stream())`.
  *
  * @returns the files, which openModel() takes as they are. A name may have folders in front.
- * @throws {MultiheadError} `E_OPTION` for something else than a model, a model in workers or of a GGUF file, or a wrong
+ * @throws {MultiheadError} `E_OPTION` for something else than a model, a model in workers, of a GGUF file or of two towers, or a wrong
  *   option; `E_DISPOSED`,
  *   `E_MEMORY`
  */
@@ -35,6 +35,8 @@ export function saveModel(model: Model, given: SaveModelOptions = {}): ModelFile
   const { engine, parts } = insideOf(model);
   const config = `${parts.base}config.json`;
   if (!parts.texts.has(config)) throw optionError('model', 'one of a folder with config.json', 'one of a GGUF file');
+  const { hasImages, takesPixels, modelType } = engine.info;
+  if (hasImages || (takesPixels && ['clip', 'siglip'].includes(modelType))) throw optionError('model', 'one of one tower', `${modelType}, with two`);
   const core = onThisThread(engine);
   const tensors = core.tensors(dtype === 'asInMemory').map((stored, index) => {
     const { name, shape } = stored;

@@ -1,7 +1,7 @@
 // Reads the settings of a folder: config.json, and the files beside it, by the rules of folder_files.inc.
 
 import { settingsFiles } from '../generated/folder_files.js';
-import { formatError, inWords } from '../safetensors/format.js';
+import { formatError, inWords, isObject } from '../safetensors/format.js';
 import { flatten, parseJson, parseObject, type Settings } from './config.js';
 import { type Absent, cleanPath, type Folder, isAbsent, missingFile, readText } from './folder.js';
 import type { TokenizerJson } from './tokenizer.js';
@@ -26,6 +26,7 @@ export interface FolderSettings {
 }
 
 const preprocessorFile = 'preprocessor_config.json';
+const processorFile = 'processor_config.json';
 
 const isText = (text: string | Absent): text is string => typeof text === 'string';
 
@@ -43,6 +44,14 @@ async function readGgufSettings(folder: Folder, name: string): Promise<FolderSet
     await file.close();
     throw inFile(name, error);
   }
+}
+
+/** The settings of images; transformers 5 writes those of a model of texts and images among others. */
+async function readPreprocessor(read: (name: string) => Promise<string | Absent>): Promise<string | undefined> {
+  const [own, shared] = await Promise.all([preprocessorFile, processorFile].map(read));
+  if (typeof own === 'string') return own;
+  const member = typeof shared === 'string' ? parseObject(processorFile, shared)['image_processor'] : undefined;
+  return isObject(member) ? JSON.stringify(member) : undefined;
 }
 
 /** Reads all settings; files side by side. Throws `E_FORMAT`, and `E_LOAD` for config.json. */
@@ -79,8 +88,7 @@ export async function readSettings(folder: Folder, signal: AbortSignal | undefin
     const found = others[at] as string | Absent;
     if (isText(found)) flatten(name, parseObject(name, found), settings, `${name}/`, member);
   });
-  const images = 'image_size' in config || 'vision_config' in config ? await read(`${base}${preprocessorFile}`) : undefined;
-  const preprocessor = typeof images === 'string' ? images : undefined;
+  const preprocessor = 'image_size' in config || 'vision_config' in config ? await readPreprocessor((name) => read(base + name)) : undefined;
   if (preprocessor !== undefined)
     flatten(preprocessorFile, parseObject(preprocessorFile, preprocessor), settings, `${preprocessorFile}/`, 'crop_size');
   const names = paths.length === 0 ? [pooling] : paths.slice(1).flatMap((path) => (path === '' ? [] : [`${path}/config.json`]));

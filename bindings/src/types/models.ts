@@ -113,7 +113,7 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    * all others.
    */
   readonly embeddingWeights?: ModelWeights | undefined;
-  /** Called while weights are read, with the bytes so far and those of all weights. Default none. */
+  /** Called while weights are read, with the bytes so far and those of all weights; of two towers, for each in turn. Default none. */
   readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
   /** Names of the hub: a branch, a tag or a commit; default `'main'`. */
   readonly revision?: string | undefined;
@@ -152,9 +152,9 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
 
 /**
  * How one vector is made of a text: the mean over its tokens, its first or its last token, the largest number of all tokens in
- * each place, the sum divided by the square root of their number, or the mean weighted by their positions from 1 on.
+ * each place, the sum divided by the square root of their number, the mean weighted by their positions from 1 on, or the pooler's output.
  */
-export type Pooling = 'mean' | 'firstToken' | 'lastToken' | 'max' | 'meanSqrtLength' | 'weightedMean';
+export type Pooling = 'mean' | 'firstToken' | 'lastToken' | 'max' | 'meanSqrtLength' | 'weightedMean' | 'pooler';
 
 /**
  * Which tokens a generation must choose, or may not. Names are those of transformers: `forcedBos` is `forced_bos_token_id`,
@@ -395,7 +395,7 @@ export interface EmbedOptions extends PassOptions {
   readonly onProgress?: ((done: number, total: number) => void) | undefined;
 }
 
-/** Options of {@link Model.embedImages}, as those of texts. `pooling` is by default the first token, or what CLIP and SigLIP project. */
+/** Options of {@link Model.embedImages}, as those of texts. `pooling` is by default the first token, in SigLIP the pooler. */
 export type EmbedImagesOptions = Pick<EmbedOptions, 'pooling' | 'normalize' | 'headScales' | 'signal' | 'onProgress'>;
 
 /** Options of {@link Model.logits}. */

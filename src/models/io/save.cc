@@ -32,6 +32,9 @@ Status save(const Model& model, SafetensorsType type, To& to) {
   return engine::memory_guard([&]() -> Status {
     const Model::Internals* const m = Model::Internals::of(model);
     if (m == nullptr) return {StatusCode::kOption, "model", "one that was opened", "none"};
+    if (m->architecture.has_towers) {
+      return {StatusCode::kOption, "model", "one of one tower", m->info.model_type + ", with two"};
+    }
     std::vector<std::vector<float>> values;
     std::vector<std::vector<std::byte>> turned;
     StateDict dict;

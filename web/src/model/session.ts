@@ -117,8 +117,10 @@ export class ModelSession {
 
   async look(pixels: Float32Array<ArrayBuffer>): Promise<TextAttention> {
     const model = this.#opened();
-    const { imageSize, patchSize, numLayers, numHeads } = model.info;
+    const { imageSize, patchSize, maxTokens, numLayers, numHeads } = model.info;
     const side = imageSize / patchSize;
+    if (maxTokens !== side ** 2 + 1)
+      throw new Error('This page shows models with one token before the patches of a picture; this one has another number.');
     const bytes = 4 * numLayers * numHeads * (side ** 2 + 1) ** 2;
     if (bytes > mostMapBytes)
       throw new Error(`The maps of this model need ${formatBytes(bytes)} of memory; this page shows up to ${formatBytes(mostMapBytes)}.`);
