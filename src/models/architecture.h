@@ -48,8 +48,9 @@ struct Architecture {
   float attention_cap = 0.0F, logit_cap = 0.0F, qkv_cap = 0.0F;  // 0: none
   Activation activation = Activation::kGelu;
   bool gated = false;
-  bool squares = false;                             // the MLP's activation is relu(x)^2
-  bool from_gguf = false, neighbour_pairs = false;  // see models/gguf_settings.h
+  bool squares = false;                              // the MLP's activation is relu(x)^2
+  bool from_gguf = false, neighbour_pairs = false;   // see models/gguf_settings.h
+  bool transposed = false, interleaved_qkv = false;  // the family's, but not in GGUF files
   bool parallel = false, one_norm = false;
   bool tied = true;
   bool scales_logits = false;  // see Family::scales_tied_logits
