@@ -494,6 +494,8 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
   a.has_towers = chosen.towers;
   a.neighbour_pairs = top.flag("gguf/neighbour_pairs", false);
   a.from_gguf = top.flag("gguf", false);
+  a.transposed = family->transposed && !a.from_gguf;
+  a.interleaved_qkv = family->interleaved_qkv && !a.from_gguf;
   a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
   MULTIHEAD_TRY(top.status());
   check_settings(config, *family);

@@ -53,7 +53,8 @@ struct Architecture {
   bool gated = false;
   bool squares = false;            // the MLP's activation is relu(x)^2
   float activation_factor = 1.0F;  // the MLP's activation is f(factor * x) / factor
-  bool from_gguf = false, neighbour_pairs = false;  // see models/gguf_settings.h
+  bool from_gguf = false, neighbour_pairs = false;   // see models/gguf_settings.h
+  bool transposed = false, interleaved_qkv = false;  // the family's, but not in GGUF files
   bool parallel = false, one_norm = false;
   bool tied = true;
   bool scales_logits = false;  // see Family::scales_tied_logits

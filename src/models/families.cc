@@ -1000,6 +1000,7 @@ constexpr Family kFamilies[] = {
       Family family = cohere_like("cohere2", 10000.0);
       family.fields.window = "sliding_window";
       family.defaults.window = 4096;
+      family.defaults.window_pattern = 4;
       family.windows = Windows::kPattern;
       family.rope_in_windows = true;
       return family;

@@ -1,6 +1,7 @@
 #include "models/gguf_settings.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -34,19 +35,68 @@ struct Kind {
   const char* model_type;
   bool neighbour_pairs = false;
 };
-constexpr Kind kKinds[] = {{"llama", "llama", true},     {"qwen2", "qwen2"}, {"qwen3", "qwen3"},
-                           {"smollm3", "smollm3", true}, {"olmo2", "olmo2"}, {"phi3", "phi3"},
-                           {"starcoder2", "starcoder2"}, {"gemma", "gemma"}, {"gemma2", "gemma2"},
-                           {"gemma3", "gemma3_text"}};
+constexpr Kind kKinds[] = {{"llama", "llama", true},
+                           {"qwen2", "qwen2"},
+                           {"qwen2vl", "qwen2_vl_text"},
+                           {"qwen3", "qwen3"},
+                           {"qwen3vl", "qwen3_vl_text"},
+                           {"smollm3", "smollm3", true},
+                           {"gemma", "gemma"},
+                           {"gemma2", "gemma2"},
+                           {"gemma3", "gemma3_text"},
+                           {"gemma-embedding", "gemma3_text"},
+                           {"phi2", "phi"},
+                           {"phi3", "phi3"},
+                           {"granite", "granite", true},
+                           {"olmo", "olmo", true},
+                           {"olmo2", "olmo2"},
+                           {"command-r", "cohere"},
+                           {"cohere2", "cohere2"},
+                           {"glm4", "glm4"},
+                           {"chatglm", "glm"},
+                           {"ernie4_5", "ernie4_5"},
+                           {"arcee", "arcee", true},
+                           {"exaone4", "exaone4"},
+                           {"seed_oss", "seed_oss"},
+                           {"hunyuan-dense", "hunyuan_v1_dense"},
+                           {"stablelm", "stablelm"},
+                           {"starcoder", "gpt_bigcode"},
+                           {"starcoder2", "starcoder2"},
+                           {"gpt2", "gpt2"},
+                           {"gptneox", "gpt_neox"},
+                           {"bloom", "bloom"},
+                           {"bert", "bert"},
+                           {"jina-bert-v2", "bert"},
+                           {"nomic-bert", "nomic_bert"},
+                           {"modern-bert", "modernbert"},
+                           {"eurobert", "eurobert"}};
+
+bool is_number(const Config& settings, const std::string& name) {
+  const auto found = settings.find(name);
+  return found != settings.end() && found->second.kind == ConfigValue::Kind::kNumber;
+}
+
+// OLMo 2 and 3 have one architecture; only OLMo 3 has windows.
+const Family& family_of(const Kind& kind, const Config& settings) {
+  if (kind.architecture == "jina-bert-v2") return jina_bert();
+  const bool is_olmo3 =
+      kind.architecture == "olmo2" && is_number(settings, "olmo2.attention.sliding_window");
+  return *find_family(is_olmo3 ? "olmo3" : kind.model_type);
+}
 
 struct Named {
   std::string_view gguf;
   const char* Names::*name;
 };
 constexpr Named kNames[] = {{"token_embd", &Names::embedding},
+                            {"position_embd", &Names::position},
+                            {"token_types", &Names::token_type},
+                            {"token_embd_norm", &Names::embedding_norm},
                             {"output_norm", &Names::final_norm},
                             {"output", &Names::output},
                             {"attn_norm", &Names::attention_norm},
+                            {"attn_output_norm", &Names::attention_sum_norm},
+                            {"layer_output_norm", &Names::mlp_sum_norm},
                             {"attn_q", &Names::q},
                             {"attn_k", &Names::k},
                             {"attn_v", &Names::v},
@@ -64,6 +114,8 @@ constexpr Named kNames[] = {{"token_embd", &Names::embedding},
 // Hugging Face's name of a tensor, such as "blk.3.attn_q.weight". A tensor that the family does not
 // have keeps its name.
 std::string hugging_face_name(const Family& family, const std::string& name) {
+  if (name == "dense_2.weight") return "2_Dense/linear.weight";
+  if (name == "dense_3.weight") return "3_Dense/linear.weight";
   const size_t dot = name.rfind('.');
   std::string_view base(name.data(), std::min(dot, name.size()));
   std::string layer;
@@ -79,6 +131,8 @@ std::string hugging_face_name(const Family& family, const std::string& name) {
   const char* named = family.names.*found->name;
   // Phi 3 has both matrices in one.
   if (named == nullptr && base == "ffn_up") named = family.names.gate_up;
+  // Seed's norm before the MLP has the name that it has in Hugging Face's files.
+  if (named == nullptr && base == "post_attention_norm") named = family.names.mlp_norm;
   if (named == nullptr) return name;
   std::string result(named);
   const size_t number = result.find('#');
@@ -105,15 +159,13 @@ class Translator {
 
   Status translate(std::span<const StoredTensor> tensors) {
     const auto has = [&](std::string_view name) { return find_tensor(tensors, name) != nullptr; };
+    const auto has_bias = [&](const std::string& of) { return has("blk.0." + of + ".bias"); };
     const Fields& fields = family_.fields;
     config_["model_type"] = text_value(family_.model_type);
     config_["tie_word_embeddings"] = flag_value(!has("output.weight"));
     const std::pair<const char*, const char*> copied[] = {
         {"context_length", fields.positions},
-        {"embedding_length", fields.width},
-        {"block_count", fields.layers},
         {"feed_forward_length", fields.mlp},
-        {"attention.head_count", fields.heads},
         {"attention.head_count_kv", fields.kv_heads},
         {"attention.key_length", fields.head_dim},
         {"attention.layer_norm_epsilon", fields.eps},
@@ -121,24 +173,54 @@ class Translator {
         {"attention.sliding_window", fields.window},
         {"attn_logit_softcapping", fields.attention_cap},
         {"final_logit_softcapping", fields.logit_cap},
-        {"rope.freq_base", fields.theta}};
+        {"hidden_activation", fields.activation},
+        {"use_parallel_residual", family_.parallel_field}};
     for (const auto& [from, to] : copied) copy(from, to);
+    const std::pair<const char*, const char*> needed[] = {{"embedding_length", fields.width},
+                                                          {"block_count", fields.layers},
+                                                          {"attention.head_count", fields.heads}};
+    for (const auto& [from, to] : needed) {
+      // The first of several names.
+      copy(from, std::string(std::string_view(to).substr(0, std::string_view(to).find('|'))));
+      if (find(from) == nullptr) fail(from, "a number", "nothing");
+    }
+    const std::pair<const char*, const char*> factors[] = {
+        {"attention.clamp_kqv", fields.qkv_cap},
+        {"attention.scale", fields.scale_factor},
+        {"embedding_scale", fields.embedding_factor},
+        {"residual_scale", fields.residual_factor},
+        {"logit_scale",
+         fields.logit_divisor != nullptr ? fields.logit_divisor : fields.logit_factor}};
+    for (const auto& [from, to] : factors) {
+      copy(from, to);
+      if (to == nullptr && find(from) != nullptr)
+        fail(from, "none for " + architecture_, text_of(number(from, 0)));
+    }
     const StoredTensor* const embedding = find_tensor(tensors, "token_embd.weight");
     if (embedding == nullptr || embedding->shape.rank() != 2)
       return format_error("token_embd.weight", "a matrix of this name", "none");
     config_["vocab_size"] = number_value(static_cast<double>(embedding->shape[0]));
-    for (const char* name : {"embedding_length", "block_count", "attention.head_count"}) {
-      if (find(name) == nullptr) fail(name, "a number", "nothing");
+    const bool qkv_bias = has_bias("attn_q") || has_bias("attn_qkv");
+    const std::pair<const char*, bool> flags[] = {{fields.attention_bias, qkv_bias},
+                                                  {fields.qkv_bias, qkv_bias},
+                                                  {fields.output_bias, has_bias("attn_output")},
+                                                  {fields.mlp_bias, has_bias("ffn_down")}};
+    for (const auto& [to, value] : flags) {
+      if (to != nullptr) config_[to] = flag_value(value);
     }
-    if (fields.attention_bias != nullptr)
-      config_[fields.attention_bias] = flag_value(has("blk.0.attn_q.bias"));
-    if (fields.mlp_bias != nullptr)
-      config_[fields.mlp_bias] = flag_value(has("blk.0.ffn_down.bias"));
+    // llama.cpp knows StableLM's parallel form by the norm that it lacks.
+    if (family_.parallel_field != nullptr && family_.one_norm)
+      config_[family_.parallel_field] = flag_value(!has("blk.0.ffn_norm.weight"));
+    heads();
+    tables(tensors);
+    windows();
+    sees_both_sides();
+    sentence(tensors);
     copy_token("eos_token_id", "eos_token_id");
     copy_token("eot_token_id", "generation_config.json/eos_token_id");
     const double key_length = number("attention.key_length", 0);
-    const std::pair<const char*, double> only[] = {{"expert_count", 0},
-                                                   {"attention.value_length", key_length}};
+    const std::pair<const char*, double> only[] = {
+        {"expert_count", 0}, {"nextn_predict_layers", 0}, {"attention.value_length", key_length}};
     for (const auto& [name, expected] : only) {
       const double got = number(name, expected);
       if (got != expected) fail(name, text_of(expected), text_of(got));
@@ -169,7 +251,114 @@ class Translator {
   }
 
   void copy(std::string_view from, const char* to) {
-    if (to != nullptr && find(from) != nullptr) config_[to] = number_value(number(from, 0));
+    if (to != nullptr) copy(from, std::string(to));
+  }
+
+  void copy(std::string_view from, const std::string& to) {
+    const ConfigValue* const value = find(from);
+    if (value == nullptr) return;
+    const bool is_other =
+        value->kind == ConfigValue::Kind::kText || value->kind == ConfigValue::Kind::kBool;
+    config_[to] = is_other ? *value : number_value(number(from, 0));
+  }
+
+  // llama.cpp's defaults are not always the family's.
+  void heads() {
+    const Fields& fields = family_.fields;
+    const double count = number("attention.head_count", 1);
+    const double usual = number("embedding_length", 0) / std::max(count, 1.0);
+    const double shared =
+        family_.defaults.kv_heads > 0 ? static_cast<double>(family_.defaults.kv_heads) : count;
+    const auto only = [&](const char* name, const char* field, double expected) {
+      const double got = number(name, expected);
+      if (field == nullptr && got != expected) fail(name, text_of(expected), text_of(got));
+      if (field != nullptr && find(name) == nullptr) config_[field] = number_value(expected);
+    };
+    only("attention.head_count_kv", fields.kv_heads, fields.kv_heads == nullptr ? shared : count);
+    if (fields.head_dim == nullptr || usual == std::floor(usual))
+      only("attention.key_length", fields.head_dim, usual);
+  }
+
+  // Numbers of rows that GGUF does not tell.
+  void tables(std::span<const StoredTensor> tensors) {
+    const StoredTensor* const positions = find_tensor(tensors, "position_embd.weight");
+    if (positions != nullptr && family_.names.position != nullptr &&
+        family_.fields.positions != nullptr && positions->shape.rank() == 2) {
+      config_[family_.fields.positions] = number_value(static_cast<double>(positions->shape[0]));
+    }
+    if (family_.names.token_type == nullptr) return;
+    const StoredTensor* const types = find_tensor(tensors, "token_types.weight");
+    const bool is_table = types != nullptr && types->shape.rank() == 2;
+    config_["type_vocab_size"] = number_value(types == nullptr ? 0.0
+                                              : is_table ? static_cast<double>(types->shape[0])
+                                                         : 1);
+  }
+
+  void windows() {
+    const Fields& fields = family_.fields;
+    const std::string pattern = "attention.sliding_window_pattern";
+    // Without a window, as EXAONE 4 of 1.2B, all layers see everything.
+    if (fields.window != nullptr && family_.rope_in_windows &&
+        find("attention.sliding_window") == nullptr)
+      config_[fields.window] = number_value(0);
+    const ConfigValue* const period = find(pattern);
+    if (period == nullptr || fields.window == nullptr) return;
+    if (period->kind == ConfigValue::Kind::kNumber) {
+      if (family_.windows == Windows::kPattern) copy(pattern, "sliding_window_pattern");
+      if (family_.windows == Windows::kBetweenFull) copy(pattern, "global_attn_every_n_layers");
+    }
+    const ConfigValue* slides = nullptr;
+    for (size_t i = 0; (slides = find(pattern + "." + std::to_string(i))) != nullptr; ++i) {
+      config_["layer_types." + std::to_string(i)] =
+          text_value(slides->number != 0 ? "sliding_attention" : "full_attention");
+    }
+  }
+
+  void sees_both_sides() {
+    const bool embeds = architecture_ == "gemma-embedding";
+    if (embeds) {
+      config_[family_.both_sides_field] = flag_value(true);
+      config_["architectures.0"] = text_value("Gemma3TextModel");
+    }
+    const ConfigValue* const causal = find("attention.causal");
+    if (causal == nullptr) return;
+    if (family_.causal && !embeds) config_["is_causal"] = flag_value(causal->number != 0);
+    if (!family_.causal && causal->number != 0) fail("attention.causal", "false", "true");
+  }
+
+  // The vector of a text, as llama-embedding computes it.
+  void sentence(std::span<const StoredTensor> tensors) {
+    constexpr const char* kPoolings[] = {"", "mean", "cls", "lasttoken"};
+    const double type = number("pooling_type", 0);
+    const bool is_known = type == 0 || type == 1 || type == 2 || type == 3;
+    if (!is_known) fail("pooling_type", "0 to 3: none, mean, cls or last", text_of(type));
+    if (is_known && type > 0)
+      config_["1_Pooling/config.json/pooling_mode"] = text_value(kPoolings[static_cast<int>(type)]);
+    const bool embeds = !family_.causal || architecture_ == "gemma-embedding";
+    if (embeds) copy("context_length", "sentence_bert_config.json/max_seq_length");
+    if (find_tensor(tensors, "dense_2.weight") == nullptr) return;
+    int count = 0;
+    const auto add = [&](const std::string& kind, const std::string& path) {
+      const std::string module = "modules.json/" + std::to_string(count++);
+      config_[module + ".type"] = text_value(kind);
+      config_[module + ".path"] = text_value(path);
+    };
+    add("Transformer", "");
+    add("Pooling", "1_Pooling");
+    if (type == 0) config_["1_Pooling/config.json/pooling_mode"] = text_value("mean");
+    for (const char* const name : {"dense_2", "dense_3"}) {
+      const std::string path = std::string(1, name[6]) + "_Dense";
+      const StoredTensor* const matrix = find_tensor(tensors, name + std::string(".weight"));
+      if (matrix == nullptr || matrix->shape.rank() != 2) continue;
+      add("Dense", path);
+      config_[path + "/config.json/in_features"] =
+          number_value(static_cast<double>(matrix->shape[1]));
+      config_[path + "/config.json/out_features"] =
+          number_value(static_cast<double>(matrix->shape[0]));
+      config_[path + "/config.json/bias"] = flag_value(false);
+      config_[path + "/config.json/activation_function"] = text_value("Identity");
+    }
+    add("Normalize", "4_Normalize");
   }
 
   void copy_token(const std::string& from, const char* to) {
@@ -190,10 +379,23 @@ class Translator {
     const double width =
         number("attention.key_length",
                number("embedding_length", 0) / std::max(number("attention.head_count", 1), 1.0));
+    if (!family_.rope) return;
     const double rotated = number("rope.dimension_count", width);
     // A little more than the quotient, which may be below the whole number that it stands for.
-    if (rotated != width && width > 0)
-      config_["partial_rotary_factor"] = number_value((rotated + 0.125) / width);
+    if (width > 0)
+      config_[family_.fields.partial_rotary] =
+          number_value(rotated == width ? 1.0 : (rotated + 0.125) / width);
+    const double base = number("rope.freq_base", 10000.0);
+    config_[family_.fields.theta] = number_value(base);
+    const double local = number("rope.freq_base_swa", base);
+    if (family_.rope_of_windows) {
+      copy("rope.freq_base_swa", family_.fields.local_theta);
+    } else if (local != base) {
+      fail("rope.freq_base_swa", text_of(base), text_of(local));
+    }
+    // GLM's pairs are neighbours, but not in the files of its models with images.
+    if (family_.rope_neighbours && find("rope.dimension_sections") != nullptr)
+      fail("rope.dimension_sections", "none for " + architecture_, "an array");
     std::string type;
     if (const ConfigValue* const value = find("rope.scaling.type")) type = value->text;
     double factor = number("rope.scaling.factor", 0);
@@ -227,6 +429,15 @@ class Translator {
     if (one_list) set("attention_factor", 1);
     if (find("rope.scaling.attn_factor") != nullptr)
       set("attention_factor", number("rope.scaling.attn_factor", 1));
+    if (type != "yarn") return;
+    for (const std::pair<const char*, const char*>& each :
+         {std::pair{"attn_factor", "attention_factor"},
+          {"beta_fast", "beta_fast"},
+          {"beta_slow", "beta_slow"},
+          {"truncate", "truncate"}}) {
+      copy(std::string("rope.scaling.yarn_") + each.first,
+           std::string("rope_scaling.") + each.second);
+    }
   }
 
   // Writes the list of a tensor, with ones for its numbers. False if there is no such tensor.
@@ -266,12 +477,18 @@ Status translate(Config& settings, std::vector<StoredTensor>& tensors) {
     return format_error(kArchitecture, known,
                         architecture.empty() ? "nothing" : engine::printable(architecture));
   }
-  const Family& family = *find_family(kind->model_type);
+  const Family& family = family_of(*kind, settings);
   Config config;
+  if (&family == &jina_bert()) config["position_embedding_type"] = text_value("alibi");
   config["gguf/neighbour_pairs"] = flag_value(kind->neighbour_pairs);
   config["gguf"] = flag_value(true);
   MULTIHEAD_TRY(Translator(settings, architecture, family, config).translate(tensors));
-  for (StoredTensor& tensor : tensors) tensor.name = hugging_face_name(family, tensor.name);
+  for (StoredTensor& tensor : tensors) {
+    // llama-quantize leaves out that a table has one row.
+    if (tensor.name == "token_types.weight" && tensor.shape.rank() == 1)
+      tensor.shape = {1, tensor.shape[0]};
+    tensor.name = hugging_face_name(family, tensor.name);
+  }
   settings = std::move(config);
   return {};
 }

@@ -125,7 +125,7 @@ class Builder {
   ValueId attend(ValueId input) {
     const ValueId all = graph_.add({.width = a_.qkv_width()});
     const int64_t d = a_.head_dim;
-    const bool mixed = a_.family->interleaved_qkv;
+    const bool mixed = a_.interleaved_qkv;
     const int64_t step = mixed ? 3 * d : d;
     ValueId q = columns(all, a_.heads, 0, step);
     ValueId k = columns(all, a_.kv_heads, mixed ? d : a_.q_width(), step);

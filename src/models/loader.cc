@@ -47,6 +47,11 @@ Status format_error(std::string_view what, std::string_view expected, std::strin
   return {StatusCode::kFormat, what, expected, got};
 }
 
+// Tensors of GGUF files that a family may not have: q, k and v as one matrix, and a gate. The
+// angles of rotations, which old files have, follow from the settings.
+constexpr const char *kFusedQkv = "blk.#.attn_qkv", *kGate = "blk.#.ffn_gate";
+constexpr std::string_view kRotations = ".attn_rot_embd";
+
 // The name of a tensor without what wrappers of PyTorch put in front: DataParallel, torch.compile.
 std::string_view without_wrappers(std::string_view name) {
   for (size_t before = 0; before != name.size();) {
@@ -104,6 +109,7 @@ struct Part {
   bool stands_transposed = false;  // other files of the family have the tensor transposed
   bool is_setting = false;         // no parameter: a vector of State::rope_factors
   int64_t pairs = 0;               // head_dim if neighbouring rows are rotated together; else 0
+  int64_t paired_rows = 0;         // the first rows, for which that holds
   WeightMatrix* matrix = nullptr;  // the target, or
   Vector* vector = nullptr;
   int64_t first = 0;  // row of the matrix for row 0 of the part, or element of the vector
@@ -268,9 +274,11 @@ struct ModelLoader::State {
     } else {
       needed.push_back(*tensor);
     }
+    const bool is_fused = names == kFusedQkv;
     if (plan().neighbour_pairs &&
-        (names == plan().family->names.q || names == plan().family->names.k)) {
+        (is_fused || names == plan().family->names.q || names == plan().family->names.k)) {
       part.pairs = plan().head_dim;
+      part.paired_rows = is_fused ? plan().q_width() + plan().kv_width() : rows;
     }
     all_bytes += part.rows * static_cast<int64_t>(part.row_bytes());
     stack->info.parameters += part.elements();
@@ -448,9 +456,13 @@ struct ModelLoader::State {
     norm(n.q_norm, whole ? a.q_width() : a.head_dim, layer.q_norm);
     norm(n.k_norm, whole ? a.kv_width() : a.head_dim, layer.k_norm);
 
-    const bool transposed = a.family->transposed;
-    if (n.qkv != nullptr) {
-      add_projection(n.qkv, index, a.qkv_width(), a.width, a.qkv_bias, layer.qkv, transposed);
+    const bool transposed = a.transposed;
+    // GGUF files may have q, k and v in one matrix, and gate and up in two, whatever the family
+    // has.
+    const bool is_fused = a.from_gguf && find(kFusedQkv, index, ".weight");
+    if (n.qkv != nullptr || is_fused) {
+      add_projection(is_fused ? kFusedQkv : n.qkv, index, a.qkv_width(), a.width, a.qkv_bias,
+                     layer.qkv, transposed);
     } else {
       const Piece pieces[] = {{n.q, a.q_width(), &layer.q},
                               {n.k, a.kv_width(), &layer.k},
@@ -467,7 +479,10 @@ struct ModelLoader::State {
       for (size_t at = first; at < parts.size(); ++at) parts[at].once = true;
       add_projection(n.cross_o, index, a.width, a.q_width(), a.output_bias, layer.cross_o);
     }
-    if (n.gate_up != nullptr && a.gated) {
+    if (n.gate_up != nullptr && a.from_gguf && find(kGate, index, ".weight")) {
+      const Piece pieces[] = {{kGate, a.mlp, &layer.gate}, {n.gate_up, a.mlp, &layer.up}};
+      add_stacked(pieces, index, a.width, a.mlp_bias, layer.gate_up);
+    } else if (n.gate_up != nullptr && a.gated) {
       add_projection(n.gate_up, index, 2 * a.mlp, a.width, a.mlp_bias, layer.gate_up, transposed);
     } else if (a.gated) {
       const Piece pieces[] = {{n.gate, a.mlp, &layer.gate}, {n.up, a.mlp, &layer.up}};
@@ -813,6 +828,14 @@ struct ModelLoader::State {
     if (!wrong.empty()) {
       return format_error("weights", "the shapes that config.json says", wrong);
     }
+    for (size_t at = 0; plan().from_gguf && at < tensors.size(); ++at) {
+      // Without them the numbers would be others. The head of a classifier changes nothing else.
+      const std::string& name = tensors[at].name;
+      if (part_of[at] < parts.size() || name.starts_with("cls.") || name.ends_with(kRotations))
+        continue;
+      return format_error("weights", "only the tensors of " + model->info.model_type,
+                          engine::printable(name, 120));
+    }
     const Parameters& p = model->parameters;
     for (size_t at = 0; at < parts.size(); ++at) {
       const Part& part = parts[at];
@@ -928,7 +951,8 @@ struct ModelLoader::State {
       // Rows 0, 1, 2, 3, ... of a head in the file are rows 0, n / 2, 1, n / 2 + 1, ... in memory.
       const int64_t n = part.pairs;
       for (int64_t row = begin; row < end; ++row, from += part.row_bytes()) {
-        part.done = row - row % n + row % n / 2 + row % 2 * (n / 2);
+        const bool paired = row < part.paired_rows;
+        part.done = paired ? row - row % n + row % n / 2 + row % 2 * (n / 2) : row;
         if (part.done < part.kept || part.done >= part.kept_end) continue;
         MULTIHEAD_TRY(write_rows(part, from, 1));
       }

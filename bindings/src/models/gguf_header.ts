@@ -10,7 +10,7 @@ import { isGguf } from './folder.js';
 import type { StoredEntry } from './weight_file.js';
 
 export interface GgufHeader {
-  /** By their names in the file; an array is null. */
+  /** By their names in the file; an array is null, and the elements of a short one of numbers have its name with their own numbers. */
   readonly settings: Settings;
   /** The values of a setting that is an array; undefined for another one. Made anew by each call. */
   list(name: string): unknown[] | undefined;
@@ -94,7 +94,7 @@ class Reader {
 }
 
 /** The limits of the C++ reader, src/models/io/gguf.cc. */
-const [mostTensors, mostSettings, mostAlignment, mostNumbers] = [2 ** 20, 2 ** 16, 2 ** 20, 2 ** 48];
+const [mostTensors, mostSettings, mostAlignment, mostNumbers, mostElements] = [2 ** 20, 2 ** 16, 2 ** 20, 2 ** 48, 1024];
 
 function readEntry(reader: Reader): StoredEntry {
   const name = reader.text();
@@ -134,7 +134,16 @@ function readHeader(bytes: Uint8Array, size: number): Omit<GgufHeader, 'bytes'> 
     if (settings.has(name)) throw formatError(printable(name), 'every setting once', 'it twice');
     const type = reader.u32();
     if (type === arrayType) arrays.set(name, reader.at);
-    settings.set(name, type === arrayType ? (reader.skipArray(name), null) : reader.value(type, name));
+    if (type !== arrayType) {
+      settings.set(name, reader.value(type, name));
+      continue;
+    }
+    const elements = new Reader(bytes, reader.at);
+    reader.skipArray(name);
+    settings.set(name, null);
+    const [of, length] = [elements.u32(), elements.u64()];
+    if (of === textType || of === arrayType || length > mostElements || name.startsWith('tokenizer.')) continue;
+    for (let at = 0; at < length; at += 1) settings.set(`${name}.${at}`, elements.value(of, name));
   }
   const list = (name: string): unknown[] | undefined => {
     const at = arrays.get(name);

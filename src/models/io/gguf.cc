@@ -140,15 +140,30 @@ bool skip_array(Reader& reader, int depth = 0) {
   return true;
 }
 
-// The settings by their names; an array is null.
+// Adds the elements of a short array of numbers, such as one for each layer.
+void add_elements(Reader reader, const std::string& name, Config& settings) {
+  constexpr uint64_t kMostElements = 1024;
+  const auto type = reader.number<uint32_t>();
+  const auto count = reader.number<uint64_t>();
+  if (count > kMostElements || type == kText || type == kArray || name.starts_with("tokenizer."))
+    return;
+  for (uint64_t i = 0; i < count; ++i) {
+    if (auto value = read_value(reader, type))
+      settings.emplace(name + "." + std::to_string(i), std::move(*value));
+  }
+}
+
+// The settings by their names; an array is null, and its elements have its name with their numbers.
 Status read_settings(Reader& reader, uint64_t count, Config& settings) {
   for (uint64_t i = 0; i < count && !reader.truncated; ++i) {
     const std::string name(reader.text());
     const auto type = reader.number<uint32_t>();
     ConfigValue value;
     if (type == kArray) {
+      const Reader elements = reader;
       if (!skip_array(reader))
         return format_error(engine::printable(name), "an array of known types", "another one");
+      if (!reader.truncated) add_elements(elements, name, settings);
     } else if (auto read = read_value(reader, type)) {
       value = std::move(*read);
     } else {
