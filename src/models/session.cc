@@ -40,6 +40,19 @@ bool changes_weights(std::span<const Edit> edits) {
   });
 }
 
+// The capacity that was asked for, or the default one.
+Status check_capacity(const ModelInfo& info, int64_t asked, int64_t& capacity) {
+  constexpr int64_t kDefault = 1024;
+  capacity = asked;
+  if (asked == 0) {
+    capacity = info.max_tokens > 0 ? std::min(kDefault, info.max_tokens) : kDefault;
+  }
+  if (capacity >= 1 && (info.max_tokens == 0 || capacity <= info.max_tokens)) return {};
+  return {StatusCode::kOption, "capacity",
+          info.max_tokens > 0 ? "1 to " + std::to_string(info.max_tokens) : "1 or more",
+          std::to_string(asked)};
+}
+
 // Tokens of the ring of a layer that sees `window` tokens.
 int64_t ring_capacity(int64_t window) { return window - 1 + std::min(window, kMostOfRing); }
 
@@ -118,11 +131,11 @@ struct Session::State {
       if (tokens <= room || cache.config().layout == KVCacheConfig::Layout::kRing) continue;
       const int64_t most = most_room(layer);
       if (tokens > most) {
-        MULTIHEAD_TRY(KVCache::Internals::resize(cache, most, KVCacheConfig::Layout::kRing));
+        MULTIHEAD_TRY(KVCache::Internals::copy(cache, most, KVCacheConfig::Layout::kRing, cache));
         continue;
       }
       const auto resize = [&](int64_t to) {
-        return KVCache::Internals::resize(cache, to, KVCacheConfig::Layout::kContiguous);
+        return KVCache::Internals::copy(cache, to, KVCacheConfig::Layout::kContiguous, cache);
       };
       const int64_t doubled = std::min(most, std::max(tokens, 2 * room));
       if (!resize(doubled).ok()) MULTIHEAD_TRY(resize(tokens));
@@ -130,8 +143,8 @@ struct Session::State {
     return {};
   }
 
-  // The pass that brings the caches to `after` tokens.
-  Pass pass_to(int64_t after) {
+  // The pass that brings the caches to `after` tokens, for the output of the last one or of all.
+  Pass pass_to(int64_t after, bool all = false) {
     const int64_t tokens = after - cached();
     return {.inputs = {.ids = {first_id() + cached(), static_cast<size_t>(tokens)},
                        .head_scales = head_scales,
@@ -141,16 +154,20 @@ struct Session::State {
             .source = encoded == nullptr ? PassSource() : encoded->source,
             .in_session = true,
             .end_layer = model->info.num_layers,
-            .only_token = tokens - 1};
+            .only_token = all ? -1 : tokens - 1};
   }
 
   Status run(int64_t after, const Tensor& logits, Context& context) {
     const int64_t before = cached();
     MULTIHEAD_TRY(reserve(after));
     Tensor state;
-    MULTIHEAD_TRY(run_layers(*model, pass_to(after), state, context));
+    const bool all = logits.given() && logits.shape.rank() == 2;
+    MULTIHEAD_TRY(run_layers(*model, pass_to(after, all), state, context));
     if (!logits.given()) return {};
-    MULTIHEAD_TRY(compute_logits(*model, state, {logits.data, {1, logits.shape[0]}}, context));
+    const int64_t rows = all ? logits.shape[0] : 1, width = state.shape[1];
+    const ConstTensor last(state.data + (state.shape[0] - rows) * width, {rows, width});
+    MULTIHEAD_TRY(
+        compute_logits(*model, last, {logits.data, {rows, model->info.vocab_size}}, context));
     if (all_finite(logits, context)) return {};
     keep_cached(before);
     return not_finite(*model, pass_to(after), "logits", context);
@@ -183,6 +200,39 @@ struct Session::State {
     return {};
   }
 
+  // A session that begins with the first `tokens` tokens of this one.
+  Status fork(int64_t tokens, int64_t most, std::unique_ptr<State>& made) const {
+    if (tokens < 0 || tokens > length) {
+      return {StatusCode::kOption, "length", "0 to " + std::to_string(length),
+              std::to_string(tokens)};
+    }
+    auto other = std::make_unique<State>();
+    other->model = model;
+    other->head_scales = head_scales;
+    other->edits = edits;
+    MULTIHEAD_TRY(check_capacity(model->info, most == 0 ? capacity : most, other->capacity));
+    if (tokens > other->capacity) {
+      return {StatusCode::kOption, "capacity", std::to_string(tokens) + " or more",
+              std::to_string(most)};
+    }
+    if (tokens > 0) MULTIHEAD_TRY(other->write_ids({first_id(), static_cast<size_t>(tokens)}));
+    other->length = tokens;
+    other->encoded = encoded;
+    other->cache_type = cache_type;
+    other->rotated_for = rotated_for;
+    other->caches.resize(caches.size());
+    for (size_t layer = 0; layer < caches.size(); ++layer) {
+      const KVCacheConfig& config = caches[layer].config();
+      const bool is_ring = config.layout == KVCacheConfig::Layout::kRing;
+      const int64_t room = std::min(other->most_room(layer), tokens + kFirstRoom);
+      MULTIHEAD_TRY(KVCache::Internals::copy(caches[layer], is_ring ? config.capacity : room,
+                                             config.layout, other->caches[layer]));
+    }
+    other->keep_cached(tokens);
+    made = std::move(other);
+    return {};
+  }
+
   Status append(std::span<const int32_t> next, const Tensor& logits, Context& context) {
     Pass pass{.inputs = {.ids = next}, .caches = caches};
     MULTIHEAD_TRY(check_inputs(*model, pass));
@@ -195,11 +245,14 @@ struct Session::State {
                   std::to_string(capacity),
               std::to_string(pass.tokens)};
     }
-    const Dims shape{model->info.vocab_size};
+    const bool of_each = logits.shape.rank() == 2;
+    const Dims shape =
+        of_each ? Dims{pass.tokens, model->info.vocab_size} : Dims{model->info.vocab_size};
     if (logits.given() && logits.data == nullptr) {
       return {StatusCode::kShape, "logits", shape.to_string(), "a null pointer"};
     }
-    if (logits.given() && (!(logits.shape == shape) || logits.strides[0] != 1)) {
+    if (logits.given() &&
+        (!(logits.shape == shape) || !(logits.strides == contiguous_strides(shape)))) {
       return {StatusCode::kShape, "logits", shape.to_string(), logits.shape.to_string()};
     }
     MULTIHEAD_TRY(write_ids(next));
@@ -239,16 +292,7 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
     }
     auto state = std::make_unique<State>();
     state->model = model.internals_;
-    state->capacity = options.capacity;
-    if (options.capacity == 0) {
-      constexpr int64_t kDefault = 1024;
-      state->capacity = info.max_tokens > 0 ? std::min(kDefault, info.max_tokens) : kDefault;
-    }
-    if (state->capacity < 1 || (info.max_tokens > 0 && state->capacity > info.max_tokens)) {
-      return {StatusCode::kOption, "capacity",
-              info.max_tokens > 0 ? "1 to " + std::to_string(info.max_tokens) : "1 or more",
-              std::to_string(options.capacity)};
-    }
+    MULTIHEAD_TRY(check_capacity(info, options.capacity, state->capacity));
     Pass pass{
         .inputs = {.ids = kOneToken, .head_scales = options.head_scales, .edits = options.edits},
         .source = {.tokens = 1},
@@ -315,6 +359,15 @@ int64_t Session::bytes() const {
     }
   }
   return sum;
+}
+
+Status Session::fork(int64_t length, int64_t capacity, Session& other) const {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) {
+      return {StatusCode::kOption, "session", "one that was created", "none"};
+    }
+    return state_->fork(length, capacity, other.state_);
+  });
 }
 
 Status Session::truncate(int64_t length) {
