@@ -233,6 +233,43 @@ struct Session::State {
     return {};
   }
 
+  // True if the next token can be in one pass with that of `other`.
+  bool goes_with(const State& other) const {
+    return model == other.model && model->encoder == nullptr && model->architecture.buckets == 0 &&
+           edits.empty() && other.edits.empty() && head_scales == other.head_scales &&
+           cached() > 0 && cached() == length && keeps_keys(length + 1);
+  }
+
+  // One pass over the next token of each; `logits` (texts, vocabulary). After an error, or if the
+  // logits are not finite, the lengths are as before.
+  static Status step(std::span<State* const> texts, std::span<const int32_t> ids,
+                     const Tensor& logits, bool& finite, Context& context) {
+    const State& first = *texts.front();
+    std::vector<std::span<KVCache>> caches;
+    for (size_t at = 0; at < texts.size(); ++at) {
+      MULTIHEAD_TRY(texts[at]->write_ids(ids.subspan(at, 1)));
+      MULTIHEAD_TRY(texts[at]->reserve(texts[at]->length + 1));
+      caches.emplace_back(texts[at]->caches);
+    }
+    const Pass pass{.inputs = {.ids = ids, .head_scales = first.head_scales},
+                    .tokens = static_cast<int64_t>(ids.size()),
+                    .caches = caches.front(),
+                    .texts = caches,
+                    .in_session = true,
+                    .end_layer = first.model->info.num_layers};
+    Tensor state;
+    Status status = run_layers(*first.model, pass, state, context);
+    if (status.ok()) status = compute_logits(*first.model, state, logits, context);
+    finite = status.ok() && all_finite(logits, context);
+    for (State* const text : texts) {
+      if (finite)
+        text->rotated_for = ++text->length;
+      else
+        text->keep_cached(text->length);
+    }
+    return status;
+  }
+
   Status append(std::span<const int32_t> next, const Tensor& logits, Context& context) {
     Pass pass{.inputs = {.ids = next}, .caches = caches};
     MULTIHEAD_TRY(check_inputs(*model, pass));
@@ -338,6 +375,52 @@ Status Session::append(std::span<const int32_t> ids, const Tensor& logits, Conte
       return {StatusCode::kOption, "session", "one that was created", "none"};
     }
     return state_->append(ids, logits, context);
+  });
+}
+
+Status Session::step(std::span<Session* const> sessions, std::span<const int32_t> ids,
+                     const Tensor& logits, Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    const auto count = static_cast<int64_t>(sessions.size());
+    std::vector<State*> texts;
+    bool together = true;
+    for (Session* const session : sessions) {
+      State* const text = session == nullptr ? nullptr : session->state_.get();
+      const bool is_new = std::find(texts.begin(), texts.end(), text) == texts.end();
+      if (text == nullptr || !is_new) {
+        return {StatusCode::kOption, "sessions", "different ones that were created",
+                text == nullptr ? "none" : "one twice"};
+      }
+      texts.push_back(text);
+      together = together && text->goes_with(*texts.front()) && text->length < text->capacity;
+    }
+    if (count == 0 || ids.size() != sessions.size()) {
+      return {StatusCode::kShape, "ids", "a token for each of 1 or more sessions",
+              std::to_string(ids.size())};
+    }
+    const Dims shape{count, texts.front()->model->info.vocab_size};
+    if (logits.data == nullptr || !(logits.shape == shape) ||
+        !(logits.strides == contiguous_strides(shape))) {
+      return {StatusCode::kShape, "logits", shape.to_string(), logits.shape.to_string()};
+    }
+    Pass pass{.inputs = {.ids = ids}};
+    MULTIHEAD_TRY(check_inputs(*texts.front()->model, pass));
+    bool finite = false;
+    if (together && count > 1) {
+      MULTIHEAD_TRY(State::step(texts, ids, logits, finite, context));
+      if (finite) return {};
+    }
+    // One after the other. This also says which layer's output is not finite.
+    for (size_t at = 0; at < texts.size(); ++at) {
+      const Tensor row(logits.data + static_cast<int64_t>(at) * shape[1], {shape[1]});
+      const Status status = texts[at]->append(ids.subspan(at, 1), row, context);
+      if (status.ok()) continue;
+      for (size_t done = 0; done < at; ++done) {
+        texts[done]->keep_cached(--texts[done]->length);
+      }
+      return status;
+    }
+    return {};
   });
 }
 

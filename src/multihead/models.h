@@ -332,6 +332,12 @@ class Session {
   /// the capacity; logits that are not finite, naming the first layer whose output is not), kShape,
   /// kMemory; ids() are unchanged, and later calls go on from them.
   [[nodiscard]] Status append(std::span<const int32_t> ids, const Tensor& logits, Context& context);
+  /// One more token for each of several sessions, logits (sessions, vocab_size), as append() gives
+  /// them up to rounding. Sessions of one model with equal head_scales, without edits and without
+  /// an encoder are computed in one pass, which reads the weights once. Errors: as append(); all
+  /// sessions are unchanged then.
+  [[nodiscard]] static Status step(std::span<Session* const> sessions, std::span<const int32_t> ids,
+                                   const Tensor& logits, Context& context);
   /// The tokens so far, until the next call that changes them.
   std::span<const int32_t> ids() const;
   /// Number of tokens so far.
@@ -413,7 +419,8 @@ struct GenerateOptions {
   std::optional<TokenRules> rules = {};  ///< default: ModelInfo::rules
   /// Changes the logits (vocab_size) of the token after `ids`, all so far, before other rules: -inf
   /// forbids a token. An error ends the generation. Not with beams.
-  std::function<Status(std::span<const int32_t> ids, std::span<float> logits)> logits_processor;
+  std::function<Status(std::span<const int32_t> ids, std::span<float> logits)> logits_processor =
+      {};
   /// Tries at most this many tokens, 0 to 64, in one pass: those after the first occurrence of the
   /// longest end of the text that occurred, of at most max_matching_ngram_size tokens. The tokens
   /// are those of one at a time, but for logits as near as rounding. Not with beams.

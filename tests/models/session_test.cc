@@ -865,6 +865,68 @@ TEST(ModelSession, LogitsAfterEachTokenOfACall) {
   }
 }
 
+TEST(ModelSession, StepsOfSeveralAreThoseOfEach) {
+  Context context(1);
+  for (const char* name : kCausal) {
+    const Model model = open_golden(name);
+    const std::vector<int32_t> ids = golden_ids(name, "long.input_ids");
+    const std::span<const int32_t> all(ids);
+    const int64_t vocabulary = model.info().vocab_size;
+    const auto size = static_cast<size_t>(vocabulary);
+    std::vector<Session> together(3), alone(3);
+    std::vector<Session*> sessions;
+    const size_t begins[] = {1, ids.size() - 6, 7};
+    for (size_t at = 0; at < 3; ++at) {
+      for (Session* const session : {&together[at], &alone[at]}) {
+        ASSERT_TRUE(Session::create(model, {.capacity = 64}, *session).ok());
+        ASSERT_TRUE(session->append(all.first(begins[at]), {}, context).ok());
+      }
+      sessions.push_back(&together[at]);
+    }
+    std::vector<float> logits(3 * size);
+    const Tensor of_all(logits.data(), {3, vocabulary});
+    for (size_t step = 0; step < 5; ++step) {
+      std::vector<int32_t> next;
+      for (const size_t begin : begins) next.push_back(ids[begin + step]);
+      const Status status = Session::step(sessions, next, of_all, context);
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (size_t at = 0; at < 3; ++at) {
+        const std::vector<float> expected =
+            logits_after(alone[at], std::span(next).subspan(at, 1), model, context);
+        for (size_t i = 0; i < size; ++i) {
+          ASSERT_NEAR(logits[at * size + i], expected[i], 2e-5F) << name << ", text " << at;
+        }
+        EXPECT_TRUE(std::ranges::equal(together[at].ids(), alone[at].ids()));
+      }
+    }
+    EXPECT_EQ(Session::step(sessions, all.first(2), of_all, context).argument(), "ids");
+    sessions[1] = sessions[0];
+    EXPECT_EQ(Session::step(sessions, all.first(3), of_all, context).argument(), "sessions");
+  }
+}
+
+TEST(ModelSession, AStepOfSeveralThatFailsChangesNone) {
+  Context context(1);
+  const Model model = open_golden("llama3");
+  const int64_t vocabulary = model.info().vocab_size;
+  Session first, second;
+  ASSERT_TRUE(Session::create(model, {.capacity = 9}, first).ok());
+  ASSERT_TRUE(Session::create(model, {.capacity = 3}, second).ok());
+  const std::vector<int32_t> three(3, 5);
+  ASSERT_TRUE(first.append(three, {}, context).ok());
+  ASSERT_TRUE(second.append(three, {}, context).ok());
+  std::vector<float> logits(static_cast<size_t>(2 * vocabulary));
+  Session* const both[] = {&first, &second};
+  const Status status =
+      Session::step(both, std::span(three).first(2), {logits.data(), {2, vocabulary}}, context);
+  EXPECT_EQ(status.message(), "ids: expected at most 0 more tokens in a session of 3, got 1");
+  EXPECT_EQ(first.length(), 3);
+  Session other;
+  ASSERT_TRUE(Session::create(model, {.capacity = 9}, other).ok());
+  ASSERT_TRUE(other.append(three, {}, context).ok());
+  EXPECT_EQ(logits_after(first, three, model, context), logits_after(other, three, model, context));
+}
+
 std::vector<int32_t> generated(const Model& model, std::span<const int32_t> prompt,
                                const GenerateOptions& options, Context& context) {
   std::vector<int32_t> tokens;

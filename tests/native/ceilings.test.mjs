@@ -11,15 +11,15 @@ import { ROOT } from '../../native/dev/build.mjs';
 /**
  * `aim`: the number of lines that a part should reach. Until then, its ceiling is lowered with every line removed. Models, headers, package
  * and programs grew by what looks into models, steers them by features and trains them, by families and encoder–decoder models, by GGUF
- * and convert, by prefixes, processors of logits and look-up.
+ * and convert, by passes over several texts, prefixes, processors of logits and look-up.
  */
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
-  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 20_600, aim: 11_000 },
-  { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_020, aim: 6_000 },
-  { name: 'package', folders: ['bindings'], ceiling: 30_110, aim: 24_000 },
+  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 20_710, aim: 11_000 },
+  { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_030, aim: 6_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 30_260, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_320, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 17_030, aim: 15_500 },
 ];
