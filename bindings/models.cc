@@ -200,6 +200,15 @@ int32_t session_append(int32_t handle) {
              [&] { return at<Session>(handle).append(call.ids, call.logits, context()); });
 }
 
+int32_t sessions_step() {
+  const SessionsStepCall call;
+  return run(call.from, [&] {
+    std::vector<Session*> sessions;
+    for (const int32_t handle : call.sessions) sessions.push_back(&at<Session>(handle));
+    return Session::step(sessions, call.ids, call.logits, context());
+  });
+}
+
 int32_t session_fork(int32_t handle) {
   const SessionForkCall call;
   return make<Session>(call.from, [&](Session& other) {

@@ -4,6 +4,8 @@ import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { type GenerateOptions, type Model, openModel } from 'multihead/models';
 import { afterAll, describe, expect, it } from 'vitest';
+import type { SteppedGeneration } from '../src/models/core/engine.ts';
+import { Group } from '../src/models/together.ts';
 import { builds, rejectionOf } from './builds.ts';
 import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
 
@@ -95,6 +97,38 @@ describe.each(builds)('many at once, %s', (simd) => {
       expect((await rejectionOf(idsOf(model, { prefix }, whole))).code).toBe('E_DISPOSED');
     });
 
+    it('completes several prompts as each alone', async () => {
+      for (const name of ['llama3', 'gemma3', 'gpt2', 'phi3_long']) {
+        using model = await open(name, simd, workers);
+        const prompts = [[1, 2, 3], repeated, Int32Array.of(9), ...Array.from({ length: 8 }, (_, at) => [at + 1, 2 * at])];
+        for (const options of [{ maxNewTokens: 5 }, { maxNewTokens: 12, temperature: 1.2, seed: 6 }, { promptLookupNumTokens: 2, maxNewTokens: 9 }]) {
+          const stop = (await model.complete(prompts[1] as number[], options)).ids.slice(2, 3);
+          const alone = [];
+          for (const prompt of prompts) alone.push(await model.complete(prompt, { ...options, stop, seed: (options.seed ?? 0) + alone.length }));
+          expect(await model.complete(prompts, { ...options, stop }), name).toEqual(alone);
+        }
+      }
+    });
+
+    it('ends several prompts with the error of one, and goes on', async () => {
+      using model = await open('llama3', simd, workers);
+      expect((await rejectionOf(model.complete([[1, 2], [-1], [3]]))).argument).toBe('prompt');
+      let calls = 0;
+      const logitsProcessor = (): void => {
+        calls += 1;
+        if (calls === 5) throw new Error('the fifth');
+      };
+      await expect(model.complete([[1, 2], [4], [3]], { logitsProcessor, maxNewTokens: 6 })).rejects.toThrow('the fifth');
+      const signal = AbortSignal.abort();
+      expect((await rejectionOf(model.complete([[1], [2]], { signal }))).code).toBe('E_ABORTED');
+      expect(await model.complete([[1], [2]], { maxNewTokens: 1 })).toHaveLength(2);
+      const edits = [{ site: 'z', layer: 0, scale: 0.5 }] as const;
+      if (workers > 0) return;
+      expect((await model.complete([[1, 5], [2]], { edits, maxNewTokens: 4 }))[0]?.ids).toEqual(
+        await idsOf(model, { edits, maxNewTokens: 4 }, [1, 5]),
+      );
+    });
+
     it('looks up tokens, and gives those of one at a time', async () => {
       let all = 0;
       for (const name of ['gpt2', 'llama3', 'gemma3', 'phi3_long']) {
@@ -112,19 +146,6 @@ describe.each(builds)('many at once, %s', (simd) => {
     });
   });
 
-  it('completes several prompts as each alone', async () => {
-    using model = await open('llama3', simd);
-    const prompts = [[1, 2, 3], repeated, Int32Array.of(9)];
-    for (const options of [{ maxNewTokens: 5 }, { maxNewTokens: 9, temperature: 1.2, seed: 6 }]) {
-      const alone = await Promise.all(prompts.map((prompt, at) => model.complete(prompt, { ...options, seed: (options.seed ?? 0) + at })));
-      expect(await model.complete(prompts, options)).toEqual(alone);
-    }
-    expect((await model.complete([1, 2, 3], { maxNewTokens: 2 })).ids).toHaveLength(2);
-    using text = await openModel(withTokenizer, { simd });
-    const both = await text.complete(['the cat', 'a dog'], { maxNewTokens: 3 });
-    expect(both).toEqual([await text.complete('the cat', { maxNewTokens: 3 }), await text.complete('a dog', { maxNewTokens: 3 })]);
-  });
-
   it('frees a prefix', async () => {
     using model = await open('gpt2', simd);
     const prompt = Array.from({ length: 40 }, (_, at) => at);
@@ -139,6 +160,31 @@ describe.each(builds)('many at once, %s', (simd) => {
     expect(left.disposed).toBe(true);
     left.dispose();
   });
+});
+
+it('waits for all of a group that have not ended', async () => {
+  const passes: number[][] = [];
+  const engine = { together: (all: readonly { id: number }[]) => void passes.push(all.map(({ id }) => id)) };
+  const group = new Group(engine as never);
+  const made = [1, 2, 3].map((id) => group.join({ id, next: async () => id, dispose: () => {} } as never));
+  const [first, second, third] = made as [SteppedGeneration, SteppedGeneration, SteppedGeneration];
+  const early = [first.next(), second.next()];
+  await Promise.resolve();
+  expect(passes).toEqual([]);
+  const last = third.next();
+  expect(passes).toEqual([[1, 2, 3]]);
+  expect(await Promise.all([...early, last])).toEqual([1, 2, 3]);
+  void third.next();
+  const again = first.next();
+  second.dispose();
+  expect(passes[1]).toEqual([3, 1]);
+  expect(await again).toBe(1);
+});
+
+it('several texts are completed by the tokenizer of the folder', async () => {
+  using text = await openModel(withTokenizer);
+  const both = await text.complete(['the cat', 'a dog'], { maxNewTokens: 3 });
+  expect(both).toEqual([await text.complete('the cat', { maxNewTokens: 3 }), await text.complete('a dog', { maxNewTokens: 3 })]);
 });
 
 it('refuses what does not go together, and says so', async () => {

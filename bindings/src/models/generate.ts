@@ -16,6 +16,7 @@ import { checkIds, checkScales, checkTokens, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { prefixOf } from './prefix.js';
 import { checkParts, readEdits } from './sites.js';
+import type { Group } from './together.js';
 import { StopTexts, TextStream } from './tokenizer.js';
 
 const generateNames = {
@@ -140,6 +141,7 @@ export function generate(
   info: ModelInfo,
   prompt: ChatInput,
   given: GenerateOptions,
+  group?: Group,
 ): AsyncGenerator<GeneratedToken, void, undefined> {
   const options = readOptions(given, generateNames, 'generate');
   const { signal } = options;
@@ -206,7 +208,8 @@ export function generate(
     const settings = { prompt: ids, capacity, cache, sampling, headScales, edits, topTokens, rules: numbersOf(rules), end, source, sourceEdits };
     const beams = search && { ...search, stops: Int32Array.from(ends), most: end - ids.length };
     engine.assertLive();
-    const generation = engine.generation({ ...settings, beams, lookup, prefix: prefix?.(ids) });
+    const alone = engine.generation({ ...settings, beams, lookup, prefix: prefix?.(ids) });
+    const generation = group?.join(alone) ?? alone;
     const all = [...ids];
     const waited = <T>(value: Awaitable<T>): Awaitable<T> => (value instanceof Promise ? abortable(value, signal, 'generate') : value);
     // There are no beams with a processor.

@@ -46,6 +46,7 @@ import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { makePrefix } from './prefix.js';
 import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
+import { Group, mostTogether } from './together.js';
 import { encodeText, textOf } from './tokenizer.js';
 import { makeTrainer, WasmModelTrainer } from './trainer.js';
 
@@ -150,20 +151,35 @@ export class OpenedModel implements Model {
   complete(prompt: ChatInput, options?: GenerateOptions): Promise<Completion>;
   async complete(prompt: ChatInput | readonly ChatInput[], options: GenerateOptions = {}): Promise<Completion | Completion[]> {
     if (!areMany(prompt)) return this.#complete(prompt, options);
+    const prompts = [...prompt];
     const all: Completion[] = [];
-    for (const each of [...prompt]) {
-      const seed = options.seed === undefined ? all.length : options.seed + all.length;
-      all.push(await this.#complete(each, { ...options, seed }));
-    }
+    const group = new Group(this.#engine);
+    let next = 0;
+    const run = async (): Promise<void> => {
+      while (next < prompts.length) {
+        const at = next;
+        next += 1;
+        try {
+          all[at] = await this.#complete(prompts[at] as ChatInput, { ...options, seed: (options.seed ?? 0) + at }, group);
+        } catch (error) {
+          // The others end with what they have begun.
+          next = prompts.length;
+          throw error;
+        }
+      }
+    };
+    const runs = await Promise.allSettled(Array.from({ length: Math.min(mostTogether, prompts.length) }, run));
+    for (const each of runs) if (each.status === 'rejected') throw each.reason;
     return all;
   }
 
-  async #complete(prompt: ChatInput, options: GenerateOptions): Promise<Completion> {
+  async #complete(prompt: ChatInput, options: GenerateOptions, group?: Group): Promise<Completion> {
+    this.#engine.assertLive();
     const ids: number[] = [];
     let text = '';
     let accepted = 0;
     let finishReason: FinishReason = 'length';
-    for await (const step of this.generate(prompt, options)) {
+    for await (const step of generate(this.#engine, this.#parts, this.info, prompt, options, group)) {
       ids.push(step.token);
       text += step.text;
       accepted += Number(step.accepted);

@@ -583,8 +583,10 @@ export interface Model extends ModelAnalyses {
    */
   generate(prompt: ChatInput, options?: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined>;
   /**
-   * The whole continuations of several prompts, one after the other: each is that of its prompt alone, with the seed `seed` + its
-   * index. An array of numbers is one prompt, and so is an array of messages. Rejects as generate() throws.
+   * The whole continuations of several prompts: each is that of its prompt alone, with the seed `seed` + its index. Up to eight are
+   * computed side by side, in passes over one token of each, which read the weights once; the logits are those of one alone up to
+   * rounding. Not side by side: beams, edits, and models with an encoder. An array of numbers is one prompt, and so is an array of
+   * messages. Rejects as generate() throws.
    */
   complete(prompts: readonly ChatInput[], options?: GenerateOptions): Promise<Completion[]>;
   /** The whole continuation of a prompt at once. */

@@ -131,6 +131,8 @@ export interface ModelEngine {
   assertLive(): void;
   run(call: PassCall): Awaitable<PassResult>;
   generation(settings: GenerationSettings): Generation;
+  /** Computes the next logits of those of its generations that need a pass over one token, in one pass. */
+  together(generations: readonly Generation[]): Awaitable<void>;
   dispose(): void;
 }
 

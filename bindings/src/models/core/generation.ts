@@ -105,14 +105,19 @@ export class SessionMemory {
 
   /** Appends tokens, and computes the logits after the last one, or after the last `rows`, which are then all; 0: none. */
   append(ids: Int32Array, rows: number): void {
-    const { raw, args, heap } = this.#runtime;
+    const { raw, args } = this.#runtime;
     const { shape } = this.logits;
     const logits = rows > 1 ? { ...this.logits, shape: [rows as Count, ...shape] } : this.logits;
     call(this.#runtime, (operands) => {
       wire.sessionAppend(args, operands.span(ids, 'i32', 'prompt'), rows > 0 ? logits : undefined);
       operands.run(() => raw.sessionAppend(this.session));
     });
-    // The caches grow.
+    this.count();
+  }
+
+  /** Counts the memory of the caches, which grow. */
+  count(): void {
+    const { raw, heap } = this.#runtime;
     const bytes = raw.sessionBytes(this.session);
     heap.count(bytes - this.#bytes);
     this.#bytes = bytes;
@@ -135,6 +140,7 @@ export class SessionMemory {
 }
 
 export class CoreGeneration implements SteppedGeneration {
+  readonly info: ModelInfo;
   readonly #runtime: Runtime;
   readonly #settings: GenerationSettings;
   readonly #memory: SessionMemory;
@@ -149,6 +155,7 @@ export class CoreGeneration implements SteppedGeneration {
   #row = 0;
 
   constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<{ dispose(): void }>) {
+    this.info = info;
     this.#runtime = runtime;
     this.#settings = settings;
     this.#ids = [...settings.prompt];
@@ -204,6 +211,20 @@ export class CoreGeneration implements SteppedGeneration {
     return { token, topTokens, accepted: row > 0 };
   }
 
+  /** The only token that the next pass appends; undefined for more, and without a pass. */
+  get needed(): number | undefined {
+    const isOne = this.#row === this.#rows && this.#next.length === 1 && this.#ids.length > this.#settings.prompt.length;
+    return isOne ? this.#next[0] : undefined;
+  }
+
+  /** Takes the logits of a pass that appended that token. */
+  take(logits: Float32Array): void {
+    this.#runtime.heap.view('f32', this.#memory.logits.address, logits.length).set(logits);
+    [this.#rows, this.#row] = [1, 0];
+    this.#length += 1;
+    this.#memory.count();
+  }
+
   next(): GenerationStep {
     return this.#choose(this.#compute());
   }
@@ -231,4 +252,21 @@ export class CoreGeneration implements SteppedGeneration {
     abandoned?.unregister(this);
     this.#memory.dispose();
   }
+}
+
+/** See {@link ModelEngine.together}. */
+export function stepTogether(runtime: Runtime, generations: readonly unknown[]): void {
+  const { raw, args, heap } = runtime;
+  const all = generations.filter((each): each is CoreGeneration => each instanceof CoreGeneration && each.needed !== undefined);
+  if (all.length < 2) return;
+  const { vocabSize } = (all[0] as CoreGeneration).info;
+  call(runtime, (operands) => {
+    const { address } = operands.temporary(all.length * vocabSize * bytesPerElement('f32'), 'logits');
+    const sessions = Int32Array.from(all, ({ session }) => session);
+    const ids = Int32Array.from(all, ({ needed }) => needed as number);
+    const logits: Operand<'f32'> = { address, dtype: 'f32', shape: [all.length as Count, vocabSize as Count] };
+    wire.sessionsStep(args, operands.span(sessions, 'i32', 'sessions'), operands.span(ids, 'i32', 'ids'), logits);
+    operands.run(() => raw.sessionsStep());
+    all.forEach((each, at) => each.take(heap.view('f32', (address + at * vocabSize * bytesPerElement('f32')) as Uint32, vocabSize)));
+  });
 }

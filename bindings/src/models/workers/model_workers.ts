@@ -139,6 +139,11 @@ class WorkerModel implements ModelEngine {
     return new WorkerGeneration(this.#group, settings);
   }
 
+  together(generations: readonly Generation[]): Promise<void> {
+    const ids = generations.map((each) => (each as WorkerGeneration).id);
+    return this.#group.send({ kind: 'together', ids }) as Promise<void>;
+  }
+
   dispose(): void {
     this.#disposed = true;
     abandoned?.unregister(this);
@@ -176,6 +181,8 @@ class WorkerEncoder implements ModelEngine {
   generation(): never {
     throw optionError('model', 'a causal language model', this.info.modelType);
   }
+
+  together(): void {}
 
   dispose(): void {}
 }

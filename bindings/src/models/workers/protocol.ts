@@ -11,7 +11,14 @@ export type Task =
   | { readonly kind: 'finish' }
   | { readonly kind: 'run'; readonly call: PassCall }
   /** A call of a generation, which begins with the `settings`: next(), logits(), fill(), or choose() with these logits. */
-  | { readonly kind: 'step'; readonly id: number; readonly settings: SentSettings | undefined; readonly what: Step };
+  | { readonly kind: 'step'; readonly id: number; readonly settings: SentSettings | undefined; readonly what: Step }
+  | Together;
+
+/** One pass for several generations. */
+export interface Together {
+  readonly kind: 'together';
+  readonly ids: readonly number[];
+}
 
 export type Step = 'next' | 'logits' | 'fill' | Float32Array;
 

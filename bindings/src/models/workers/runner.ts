@@ -59,6 +59,8 @@ export class ModelRunner {
       }
       case 'run':
         return (this.#model as CoreModel).run(task.call);
+      case 'together':
+        return (this.#model as CoreModel).together(task.ids.flatMap((id) => this.#generations.get(id) ?? []));
       case 'step': {
         const generation = this.#generation(task, isFirst);
         if (task.what === 'next') return generation.nextAtOnce();
