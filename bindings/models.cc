@@ -201,6 +201,26 @@ int32_t session_append(int32_t handle) {
              [&] { return at<Session>(handle).append(call.ids, call.logits, context()); });
 }
 
+int32_t sessions_step() {
+  const SessionsStepCall call;
+  return run(call.from, [&] {
+    std::vector<Session*> sessions;
+    for (const int32_t handle : call.sessions) sessions.push_back(&at<Session>(handle));
+    return Session::step(sessions, call.ids, call.logits, context());
+  });
+}
+
+int32_t session_fork(int32_t handle) {
+  const SessionForkCall call;
+  return make<Session>(call.from, [&](Session& other) {
+    return at<Session>(handle).fork(call.length, call.capacity, other);
+  });
+}
+
+int32_t session_truncate(int32_t handle, int32_t length) {
+  return run(Arguments{}, [&] { return at<Session>(handle).truncate(length); });
+}
+
 int32_t sampler_create() {
   const SamplerCall call;
   return make<models::Sampler>(call.from, [&](models::Sampler& sampler) -> Status {
@@ -248,7 +268,8 @@ int32_t sampler_choose(int32_t handle, int32_t session) {
   ChosenToken chosen;
   int32_t token = 0;
   const int32_t status = run(call.from, [&] {
-    return at<models::Sampler>(handle).choose(call.logits, at<Session>(session).ids(), token);
+    return at<models::Sampler>(handle).choose(
+        call.logits, at<Session>(session).ids().first(static_cast<size_t>(call.length)), token);
   });
   chosen.token = token;
   if (status == 0) write(chosen);

@@ -211,12 +211,12 @@ describe.each(builds)('openModel, %s', (simd) => {
   it('says why a generation ended, and checks options when it is called', async () => {
     using model = await openModel(join(folder, 'llama3'), { simd });
     const { ids, ...whole } = await model.complete([1, 2, 3], { maxNewTokens: 12 });
-    expect(whole).toEqual({ text: '', finishReason: 'length' });
+    expect(whole).toEqual({ text: '', accepted: 0, finishReason: 'length' });
     expect(ids).toHaveLength(12);
     const stop = [ids[2] as number];
     const stopped = await model.complete([1, 2, 3], { stop });
-    expect(stopped).toEqual({ text: '', ids: ids.slice(0, ids.indexOf(stop[0] as number) + 1), finishReason: 'stop' });
-    expect(await model.complete([1, 2, 3], { maxNewTokens: 0 })).toEqual({ text: '', ids: [], finishReason: 'length' });
+    expect(stopped).toEqual({ text: '', ids: ids.slice(0, ids.indexOf(stop[0] as number) + 1), accepted: 0, finishReason: 'stop' });
+    expect(await model.complete([1, 2, 3], { maxNewTokens: 0 })).toEqual({ text: '', ids: [], accepted: 0, finishReason: 'length' });
     const reasons: unknown[] = [];
     for await (const step of model.generate([1, 2, 3], { maxNewTokens: 3 })) reasons.push(step.finishReason);
     expect(reasons).toEqual([undefined, undefined, 'length']);

@@ -87,6 +87,8 @@ async function expectSame(model: Model, one: Model): Promise<void> {
   if (decoder) expect(await tokensOf(model, ids, search)).toEqual(await tokensOf(one, ids, search));
   const drawn = { ...decoder, temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1, seed: 7, cacheType: 'int8' } as const;
   expect(await tokensOf(model, ids, drawn)).toEqual(await tokensOf(one, ids, drawn));
+  const several = (of: Model) => of.complete([ids, ids.slice(2), ids.slice(3)], { ...decoder, maxNewTokens: 5 });
+  expect(await several(model)).toEqual(await several(one));
 }
 
 describe.each(builds)('a model in workers, %s', (simd) => {

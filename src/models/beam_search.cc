@@ -182,6 +182,11 @@ Status BeamSearch::create(const Model& model, std::span<const int32_t> prompt,
     if (options.sampling.temperature != 0.0F) {
       return {StatusCode::kOption, "temperature", "0 with beams", "more"};
     }
+    if (options.logits_processor || options.prompt_lookup_num_tokens != 0) {
+      return {StatusCode::kOption,
+              options.logits_processor ? "logits_processor" : "prompt_lookup_num_tokens",
+              "none with beams", "one"};
+    }
     if (!std::isfinite(options.length_penalty)) {
       return {StatusCode::kOption, "length_penalty", "a finite number", "NaN or an infinity"};
     }

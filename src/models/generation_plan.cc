@@ -15,6 +15,15 @@ Status plan_generation(const Model& model, std::span<const int32_t> prompt,
     return {StatusCode::kOption, "max_new_tokens", "0 or more",
             std::to_string(options.max_new_tokens)};
   }
+  constexpr int64_t kMostLookedUp = 64;
+  if (options.prompt_lookup_num_tokens < 0 || options.prompt_lookup_num_tokens > kMostLookedUp) {
+    return {StatusCode::kOption, "prompt_lookup_num_tokens", "0 to 64",
+            std::to_string(options.prompt_lookup_num_tokens)};
+  }
+  if (options.max_matching_ngram_size < 1) {
+    return {StatusCode::kOption, "max_matching_ngram_size", "1 or more",
+            std::to_string(options.max_matching_ngram_size)};
+  }
   const ModelInfo& info = model.info();
   plan.first.assign(prompt.begin(), prompt.end());
   if (info.has_encoder) {

@@ -261,25 +261,39 @@ class Runner {
                          context_);
   }
 
+  // Before the layers, which add tokens to the caches.
+  int64_t position_of(int64_t token) const {
+    if (pass_.texts.empty()) return before_ + token;
+    return pass_.texts[static_cast<size_t>(token)][0].length(0);
+  }
+
   void fill_angles() {
     for (size_t rope = 0; rope < a_.ropes.size(); ++rope) {
       const RopeFrequencies& frequencies = a_.ropes[rope];
       const int64_t pairs = frequencies.pairs();
+      const bool many = !pass_.texts.empty();
       frequencies.at(before_ + pass_.tokens, w_.frequencies);
       const auto offset = static_cast<int64_t>(rope) * pass_.tokens * pairs_;
       const double factor = frequencies.factor();
       const double direction = a_.family->rope_reversed ? -1.0 : 1.0;
-      engine::over_rows(pass_.tokens, 16 * pairs, context_, [&](int64_t first, int64_t end) {
+      const auto fill = [&](int64_t first, int64_t end) {
         for (int64_t token = first; token < end; ++token) {
+          const int64_t position = position_of(token);
+          if (many) frequencies.at(position + 1, w_.frequencies);
           float* const cos = w_.cos + offset + token * pairs_;
           float* const sin = w_.sin + offset + token * pairs_;
           for (int64_t pair = 0; pair < pairs; ++pair) {
-            const double angle = static_cast<double>(before_ + token) * w_.frequencies[pair];
+            const double angle = static_cast<double>(position) * w_.frequencies[pair];
             cos[pair] = static_cast<float>(factor * std::cos(angle));
             sin[pair] = static_cast<float>(direction * factor * std::sin(angle));
           }
         }
-      });
+      };
+      // Texts share the memory of the frequencies, which may depend on their lengths.
+      if (many)
+        fill(0, pass_.tokens);
+      else
+        engine::over_rows(pass_.tokens, 16 * pairs, context_, fill);
     }
   }
 
@@ -367,7 +381,7 @@ class Runner {
           if (scale != 1.0F) {
             for (int64_t c = 0; c < width; ++c) to[c] *= scale;
           }
-          int64_t position = a_.first_position + before_ + token;
+          int64_t position = a_.first_position + position_of(token);
           if (after_padding) {
             // RoBERTa: padding has the position of its own id.
             position = id == a_.padding_id ? a_.padding_id : a_.padding_id + before_ + ++real;
@@ -499,6 +513,8 @@ class Runner {
     if (!pass_.caches.empty()) {
       options.causal = Causal::bottom_right();
       call.cache = &pass_.caches[static_cast<size_t>(index)];
+      call.texts = pass_.texts;
+      call.layer = index;
       return call;
     }
     if (a_.causal) options.causal = Causal::top_left();

@@ -27,8 +27,11 @@ struct Pass {
   ModelInputs inputs = {};
   int64_t tokens = 0;              // of each sequence
   std::span<KVCache> caches = {};  // one for each layer: inputs are the next tokens; else empty
-  PassSource source = {};          // of a decoder with cross-attention
-  bool in_session = false;         // edits are for all tokens of a session, of which these are some
+  // If given, each token is the next one of its own text, which has these caches, one for each
+  // layer; `caches` are those of the first text.
+  std::span<const std::span<KVCache>> texts = {};
+  PassSource source = {};   // of a decoder with cross-attention
+  bool in_session = false;  // edits are for all tokens of a session, of which these are some
   int64_t first_layer = 0, end_layer = 0;  // layers before and from here on are not computed
   // Input of the first layer, (rows, width); not given: the embedding of the inputs, for layer 0.
   ConstTensor state = {};

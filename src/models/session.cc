@@ -40,6 +40,19 @@ bool changes_weights(std::span<const Edit> edits) {
   });
 }
 
+// The capacity that was asked for, or the default one.
+Status check_capacity(const ModelInfo& info, int64_t asked, int64_t& capacity) {
+  constexpr int64_t kDefault = 1024;
+  capacity = asked;
+  if (asked == 0) {
+    capacity = info.max_tokens > 0 ? std::min(kDefault, info.max_tokens) : kDefault;
+  }
+  if (capacity >= 1 && (info.max_tokens == 0 || capacity <= info.max_tokens)) return {};
+  return {StatusCode::kOption, "capacity",
+          info.max_tokens > 0 ? "1 to " + std::to_string(info.max_tokens) : "1 or more",
+          std::to_string(asked)};
+}
+
 // Tokens of the ring of a layer that sees `window` tokens.
 int64_t ring_capacity(int64_t window) { return window - 1 + std::min(window, kMostOfRing); }
 
@@ -118,11 +131,11 @@ struct Session::State {
       if (tokens <= room || cache.config().layout == KVCacheConfig::Layout::kRing) continue;
       const int64_t most = most_room(layer);
       if (tokens > most) {
-        MULTIHEAD_TRY(KVCache::Internals::resize(cache, most, KVCacheConfig::Layout::kRing));
+        MULTIHEAD_TRY(KVCache::Internals::copy(cache, most, KVCacheConfig::Layout::kRing, cache));
         continue;
       }
       const auto resize = [&](int64_t to) {
-        return KVCache::Internals::resize(cache, to, KVCacheConfig::Layout::kContiguous);
+        return KVCache::Internals::copy(cache, to, KVCacheConfig::Layout::kContiguous, cache);
       };
       const int64_t doubled = std::min(most, std::max(tokens, 2 * room));
       if (!resize(doubled).ok()) MULTIHEAD_TRY(resize(tokens));
@@ -130,8 +143,8 @@ struct Session::State {
     return {};
   }
 
-  // The pass that brings the caches to `after` tokens.
-  Pass pass_to(int64_t after) {
+  // The pass that brings the caches to `after` tokens, for the output of the last one or of all.
+  Pass pass_to(int64_t after, bool all = false) {
     const int64_t tokens = after - cached();
     return {.inputs = {.ids = {first_id() + cached(), static_cast<size_t>(tokens)},
                        .head_scales = head_scales,
@@ -141,16 +154,20 @@ struct Session::State {
             .source = encoded == nullptr ? PassSource() : encoded->source,
             .in_session = true,
             .end_layer = model->info.num_layers,
-            .only_token = tokens - 1};
+            .only_token = all ? -1 : tokens - 1};
   }
 
   Status run(int64_t after, const Tensor& logits, Context& context) {
     const int64_t before = cached();
     MULTIHEAD_TRY(reserve(after));
     Tensor state;
-    MULTIHEAD_TRY(run_layers(*model, pass_to(after), state, context));
+    const bool all = logits.given() && logits.shape.rank() == 2;
+    MULTIHEAD_TRY(run_layers(*model, pass_to(after, all), state, context));
     if (!logits.given()) return {};
-    MULTIHEAD_TRY(compute_logits(*model, state, {logits.data, {1, logits.shape[0]}}, context));
+    const int64_t rows = all ? logits.shape[0] : 1, width = state.shape[1];
+    const ConstTensor last(state.data + (state.shape[0] - rows) * width, {rows, width});
+    MULTIHEAD_TRY(
+        compute_logits(*model, last, {logits.data, {rows, model->info.vocab_size}}, context));
     if (all_finite(logits, context)) return {};
     keep_cached(before);
     return not_finite(*model, pass_to(after), "logits", context);
@@ -183,6 +200,76 @@ struct Session::State {
     return {};
   }
 
+  // A session that begins with the first `tokens` tokens of this one.
+  Status fork(int64_t tokens, int64_t most, std::unique_ptr<State>& made) const {
+    if (tokens < 0 || tokens > length) {
+      return {StatusCode::kOption, "length", "0 to " + std::to_string(length),
+              std::to_string(tokens)};
+    }
+    auto other = std::make_unique<State>();
+    other->model = model;
+    other->head_scales = head_scales;
+    other->edits = edits;
+    MULTIHEAD_TRY(check_capacity(model->info, most == 0 ? capacity : most, other->capacity));
+    if (tokens > other->capacity) {
+      return {StatusCode::kOption, "capacity", std::to_string(tokens) + " or more",
+              std::to_string(most)};
+    }
+    if (tokens > 0) MULTIHEAD_TRY(other->write_ids({first_id(), static_cast<size_t>(tokens)}));
+    other->length = tokens;
+    other->encoded = encoded;
+    other->cache_type = cache_type;
+    other->rotated_for = rotated_for;
+    other->caches.resize(caches.size());
+    for (size_t layer = 0; layer < caches.size(); ++layer) {
+      const KVCacheConfig& config = caches[layer].config();
+      const bool is_ring = config.layout == KVCacheConfig::Layout::kRing;
+      const int64_t room = std::min(other->most_room(layer), tokens + kFirstRoom);
+      MULTIHEAD_TRY(KVCache::Internals::copy(caches[layer], is_ring ? config.capacity : room,
+                                             config.layout, other->caches[layer]));
+    }
+    other->keep_cached(tokens);
+    made = std::move(other);
+    return {};
+  }
+
+  // True if the next token can be in one pass with that of `other`.
+  bool goes_with(const State& other) const {
+    return model == other.model && model->encoder == nullptr && model->architecture.buckets == 0 &&
+           edits.empty() && other.edits.empty() && head_scales == other.head_scales &&
+           cached() > 0 && cached() == length && keeps_keys(length + 1);
+  }
+
+  // One pass over the next token of each; `logits` (texts, vocabulary). After an error, or if the
+  // logits are not finite, the lengths are as before.
+  static Status step(std::span<State* const> texts, std::span<const int32_t> ids,
+                     const Tensor& logits, bool& finite, Context& context) {
+    const State& first = *texts.front();
+    std::vector<std::span<KVCache>> caches;
+    for (size_t at = 0; at < texts.size(); ++at) {
+      MULTIHEAD_TRY(texts[at]->write_ids(ids.subspan(at, 1)));
+      MULTIHEAD_TRY(texts[at]->reserve(texts[at]->length + 1));
+      caches.emplace_back(texts[at]->caches);
+    }
+    const Pass pass{.inputs = {.ids = ids, .head_scales = first.head_scales},
+                    .tokens = static_cast<int64_t>(ids.size()),
+                    .caches = caches.front(),
+                    .texts = caches,
+                    .in_session = true,
+                    .end_layer = first.model->info.num_layers};
+    Tensor state;
+    Status status = run_layers(*first.model, pass, state, context);
+    if (status.ok()) status = compute_logits(*first.model, state, logits, context);
+    finite = status.ok() && all_finite(logits, context);
+    for (State* const text : texts) {
+      if (finite)
+        text->rotated_for = ++text->length;
+      else
+        text->keep_cached(text->length);
+    }
+    return status;
+  }
+
   Status append(std::span<const int32_t> next, const Tensor& logits, Context& context) {
     Pass pass{.inputs = {.ids = next}, .caches = caches};
     MULTIHEAD_TRY(check_inputs(*model, pass));
@@ -195,11 +282,14 @@ struct Session::State {
                   std::to_string(capacity),
               std::to_string(pass.tokens)};
     }
-    const Dims shape{model->info.vocab_size};
+    const bool of_each = logits.shape.rank() == 2;
+    const Dims shape =
+        of_each ? Dims{pass.tokens, model->info.vocab_size} : Dims{model->info.vocab_size};
     if (logits.given() && logits.data == nullptr) {
       return {StatusCode::kShape, "logits", shape.to_string(), "a null pointer"};
     }
-    if (logits.given() && (!(logits.shape == shape) || logits.strides[0] != 1)) {
+    if (logits.given() &&
+        (!(logits.shape == shape) || !(logits.strides == contiguous_strides(shape)))) {
       return {StatusCode::kShape, "logits", shape.to_string(), logits.shape.to_string()};
     }
     MULTIHEAD_TRY(write_ids(next));
@@ -239,16 +329,7 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
     }
     auto state = std::make_unique<State>();
     state->model = model.internals_;
-    state->capacity = options.capacity;
-    if (options.capacity == 0) {
-      constexpr int64_t kDefault = 1024;
-      state->capacity = info.max_tokens > 0 ? std::min(kDefault, info.max_tokens) : kDefault;
-    }
-    if (state->capacity < 1 || (info.max_tokens > 0 && state->capacity > info.max_tokens)) {
-      return {StatusCode::kOption, "capacity",
-              info.max_tokens > 0 ? "1 to " + std::to_string(info.max_tokens) : "1 or more",
-              std::to_string(options.capacity)};
-    }
+    MULTIHEAD_TRY(check_capacity(info, options.capacity, state->capacity));
     Pass pass{
         .inputs = {.ids = kOneToken, .head_scales = options.head_scales, .edits = options.edits},
         .source = {.tokens = 1},
@@ -297,6 +378,52 @@ Status Session::append(std::span<const int32_t> ids, const Tensor& logits, Conte
   });
 }
 
+Status Session::step(std::span<Session* const> sessions, std::span<const int32_t> ids,
+                     const Tensor& logits, Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    const auto count = static_cast<int64_t>(sessions.size());
+    std::vector<State*> texts;
+    bool together = true;
+    for (Session* const session : sessions) {
+      State* const text = session == nullptr ? nullptr : session->state_.get();
+      const bool is_new = std::find(texts.begin(), texts.end(), text) == texts.end();
+      if (text == nullptr || !is_new) {
+        return {StatusCode::kOption, "sessions", "different ones that were created",
+                text == nullptr ? "none" : "one twice"};
+      }
+      texts.push_back(text);
+      together = together && text->goes_with(*texts.front()) && text->length < text->capacity;
+    }
+    if (count == 0 || ids.size() != sessions.size()) {
+      return {StatusCode::kShape, "ids", "a token for each of 1 or more sessions",
+              std::to_string(ids.size())};
+    }
+    const Dims shape{count, texts.front()->model->info.vocab_size};
+    if (logits.data == nullptr || !(logits.shape == shape) ||
+        !(logits.strides == contiguous_strides(shape))) {
+      return {StatusCode::kShape, "logits", shape.to_string(), logits.shape.to_string()};
+    }
+    Pass pass{.inputs = {.ids = ids}};
+    MULTIHEAD_TRY(check_inputs(*texts.front()->model, pass));
+    bool finite = false;
+    if (together && count > 1) {
+      MULTIHEAD_TRY(State::step(texts, ids, logits, finite, context));
+      if (finite) return {};
+    }
+    // One after the other. This also says which layer's output is not finite.
+    for (size_t at = 0; at < texts.size(); ++at) {
+      const Tensor row(logits.data + static_cast<int64_t>(at) * shape[1], {shape[1]});
+      const Status status = texts[at]->append(ids.subspan(at, 1), row, context);
+      if (status.ok()) continue;
+      for (size_t done = 0; done < at; ++done) {
+        texts[done]->keep_cached(--texts[done]->length);
+      }
+      return status;
+    }
+    return {};
+  });
+}
+
 int64_t Session::length() const { return state_ == nullptr ? 0 : state_->length; }
 
 std::span<const int32_t> Session::ids() const {
@@ -315,6 +442,15 @@ int64_t Session::bytes() const {
     }
   }
   return sum;
+}
+
+Status Session::fork(int64_t length, int64_t capacity, Session& other) const {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) {
+      return {StatusCode::kOption, "session", "one that was created", "none"};
+    }
+    return state_->fork(length, capacity, other.state_);
+  });
 }
 
 Status Session::truncate(int64_t length) {

@@ -335,12 +335,19 @@ class Session {
   /// model without an encoder, an id out of range), kMemory; the session is then without a source.
   [[nodiscard]] Status encode(std::span<const int32_t> source, std::span<const Edit> edits,
                               Context& context);
-  /// The next tokens, one or more. logits (vocab_size): of the token after the last one; optional.
+  /// The next tokens, one or more. logits (vocab_size): of the token after the last one, or (number
+  /// of ids, vocab_size): of the token after each of them; optional.
   /// A call with one token allocates nothing after the first call of its kind, but where the memory
   /// of keys and values grows: it doubles. Errors: kOption (an id out of range, more tokens than
   /// the capacity; logits that are not finite, naming the first layer whose output is not), kShape,
   /// kMemory; ids() are unchanged, and later calls go on from them.
   [[nodiscard]] Status append(std::span<const int32_t> ids, const Tensor& logits, Context& context);
+  /// One more token for each of several sessions, logits (sessions, vocab_size), as append() gives
+  /// them up to rounding. Sessions of one model with equal head_scales, without edits and without
+  /// an encoder are computed in one pass, which reads the weights once. Errors: as append(); all
+  /// sessions are unchanged then.
+  [[nodiscard]] static Status step(std::span<Session* const> sessions, std::span<const int32_t> ids,
+                                   const Tensor& logits, Context& context);
   /// The tokens so far, until the next call that changes them.
   std::span<const int32_t> ids() const;
   /// Number of tokens so far.
@@ -349,6 +356,9 @@ class Session {
   int64_t capacity() const;
   /// Bytes of memory for keys and values.
   int64_t bytes() const;
+  /// Copies the first `length` tokens to another session, with a capacity of its own; 0: the same.
+  /// Shares the encoder's output. Lost keys are as after truncate(). Errors: kOption, kMemory.
+  [[nodiscard]] Status fork(int64_t length, int64_t capacity, Session& other) const;
   /// Forgets all but the first `length` tokens. Errors: kOption. The next append() computes the
   /// keys and values of all tokens once more if the session no longer has them: in a layer with a
   /// sliding window after more than min(window, 128) tokens were forgotten, and with LongRoPE if
@@ -362,8 +372,8 @@ class Session {
   std::unique_ptr<State> state_;
 };
 
-/// Rules for the choice of the next token, applied in this order, after TokenRules:
-/// repetition_penalty, temperature, top_k, top_p.
+/// Rules for the choice of the next token, applied in this order, after
+/// GenerateOptions::logits_processor and TokenRules: repetition_penalty, temperature, top_k, top_p.
 struct SamplingOptions {
   /// 0: always the likeliest token, of equal ones the first. Else logits are divided by it.
   float temperature = 0.0F;
@@ -417,6 +427,16 @@ struct GenerateOptions {
   std::vector<float> head_scales = {};
   std::vector<Edit> edits = {};          ///< as SessionOptions::edits
   std::optional<TokenRules> rules = {};  ///< default: ModelInfo::rules
+  /// Changes the logits (vocab_size) of the token after `ids`, all so far, before other rules: -inf
+  /// forbids a token. An error ends the generation. Not with beams.
+  std::function<Status(std::span<const int32_t> ids, std::span<float> logits)> logits_processor =
+      {};
+  /// Tries at most this many tokens, 0 to 64, in one pass: those after the first occurrence of the
+  /// longest end of the text that occurred, of at most max_matching_ngram_size tokens. The tokens
+  /// are those of one at a time, but for logits as near as rounding. Not with beams.
+  int64_t prompt_lookup_num_tokens = 0;
+  int64_t max_matching_ngram_size = 2;  ///< see prompt_lookup_num_tokens
+  int64_t* accepted = nullptr;          ///< number of tokens that were so chosen; optional
   /// Sequences that are searched side by side for the likeliest one; at most 64. With more than
   /// one, sampling.temperature must be 0, and the tokens are given out when the search has ended.
   int64_t num_beams = 1;

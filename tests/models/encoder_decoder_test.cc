@@ -449,6 +449,20 @@ TEST(EncoderDecoder, GoesOnAfterACallThatFailed) {
               "after an error");
 }
 
+TEST(EncoderDecoder, AForkKeepsTheSource) {
+  Context context(1);
+  const Given given("t5_seq2seq", 13, 12);
+  Session session, fork;
+  ASSERT_TRUE(Session::create(given.model, {}, session).ok());
+  ASSERT_TRUE(session.encode(given.source, {}, context).ok());
+  appended(session, given.model, std::span(given.ids).first(6), context);
+  ASSERT_TRUE(session.fork(4, 0, fork).ok());
+  // Another source of the first session does not change the fork's.
+  ASSERT_TRUE(session.encode(std::span(given.source).first(3), {}, context).ok());
+  expect_near(appended(fork, given.model, std::span(given.ids).subspan(4), context),
+              logits_of(given.model, given.inputs(), context, true), 2e-4F, "t5");
+}
+
 TEST(EncoderDecoder, HasTheSameBitsWithAnyNumberOfThreads) {
   for (const char* const name : {"t5_seq2seq", "marian"}) {
     const Given given(name, 13, 12);

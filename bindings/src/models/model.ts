@@ -30,21 +30,25 @@ import type {
   ModelInput,
   ModelTrainer,
   ModelTrainerOptions,
+  Prefix,
+  PrefixOptions,
   RunOptions,
   RunResult,
   TextTokenizer,
 } from '../types/models.js';
 import type { Count, Extents, Int64 } from '../types/wire.js';
 import { Analyses } from './analyses.js';
-import { checkChat, isChat } from './chat.js';
+import { checkChat, encodePrompt, isChat } from './chat.js';
 import type { Batch, ModelEngine, PassCall, Place } from './core/engine.js';
 import { onThisThread } from './core/model.js';
 import { decoderInputOf } from './decoder_input.js';
 import { embed } from './embed.js';
-import { encodePrompt, generate } from './generate.js';
+import { generate } from './generate.js';
 import { checkIds, checkImage, checkScales, checkTokens, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
+import { makePrefix } from './prefix.js';
 import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
+import { Group, mostTogether } from './together.js';
 import { encodeText, textOf } from './tokenizer.js';
 import { makeTrainer, WasmModelTrainer } from './trainer.js';
 
@@ -66,6 +70,10 @@ const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOp
 const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies Names<AttentionsOptions>;
 const runNames = { capture: plain, logits: plain, ...inputNames } satisfies Names<RunOptions>;
 const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<undefined>>;
+
+/** True for several prompts: an array of numbers is one, and so is one of messages. */
+const areMany = (prompt: ChatInput | readonly ChatInput[]): prompt is readonly ChatInput[] =>
+  Array.isArray(prompt) && (typeof prompt[0] === 'string' || Array.isArray(prompt[0]) || prompt[0] instanceof Int32Array);
 
 /** What computes a model, and what it has besides. Throws `E_OPTION` for something else than a model. */
 export let insideOf: (model: unknown) => { readonly engine: ModelEngine; readonly parts: ModelParts };
@@ -141,16 +149,49 @@ export class OpenedModel implements Model {
     return generate(this.#engine, this.#parts, this.info, prompt, options);
   }
 
-  async complete(prompt: ChatInput, options: GenerateOptions = {}): Promise<Completion> {
+  prefix(prompt: ChatInput, options: PrefixOptions = {}): Promise<Prefix> {
+    return makePrefix(this.#engine, this.#parts, prompt, options);
+  }
+
+  complete(prompts: readonly ChatInput[], options?: GenerateOptions): Promise<Completion[]>;
+  complete(prompt: ChatInput, options?: GenerateOptions): Promise<Completion>;
+  async complete(prompt: ChatInput | readonly ChatInput[], options: GenerateOptions = {}): Promise<Completion | Completion[]> {
+    if (!areMany(prompt)) return this.#complete(prompt, options);
+    const prompts = [...prompt];
+    const all: Completion[] = [];
+    const group = new Group(this.#engine);
+    let next = 0;
+    const run = async (): Promise<void> => {
+      while (next < prompts.length) {
+        const at = next;
+        next += 1;
+        try {
+          all[at] = await this.#complete(prompts[at] as ChatInput, { ...options, seed: (options.seed ?? 0) + at }, group);
+        } catch (error) {
+          // The others end with what they have begun.
+          next = prompts.length;
+          throw error;
+        }
+      }
+    };
+    const runs = await Promise.allSettled(Array.from({ length: Math.min(mostTogether, prompts.length) }, run));
+    for (const each of runs) if (each.status === 'rejected') throw each.reason;
+    return all;
+  }
+
+  async #complete(prompt: ChatInput, options: GenerateOptions, group?: Group): Promise<Completion> {
+    this.#engine.assertLive();
     const ids: number[] = [];
     let text = '';
+    let accepted = 0;
     let finishReason: FinishReason = 'length';
-    for await (const step of this.generate(prompt, options)) {
+    for await (const step of generate(this.#engine, this.#parts, this.info, prompt, options, group)) {
       ids.push(step.token);
       text += step.text;
+      accepted += Number(step.accepted);
       finishReason = step.finishReason ?? finishReason;
     }
-    return { text, ids, finishReason };
+    return { text, ids, accepted, finishReason };
   }
 
   embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;

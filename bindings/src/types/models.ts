@@ -242,6 +242,34 @@ export interface ModelInfo {
   readonly rules: TokenRules;
 }
 
+/**
+ * Changes the logits of the next token, (vocabSize) numbers, in place before one is chosen: -Infinity forbids a token. `ids` are all
+ * tokens so far, the prompt's and the new ones; of a decoder with an encoder, the decoder's.
+ */
+export type LogitsProcessor = (ids: Int32Array, logits: Float32Array) => void;
+
+/** Options of {@link Model.prefix}, which are those of every text that begins with it. */
+export interface PrefixOptions extends EncodeOptions {
+  /** Type of the cached keys and values; default `'f32'`. */
+  readonly cacheType?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
+  /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
+  readonly headScales?: Float32Array | undefined;
+  /** Aborting rejects with `E_ABORTED`. Default none. */
+  readonly signal?: PlatformAbortSignal | undefined;
+}
+
+/** Keys and values of the begin of prompts, for {@link GenerateOptions.prefix}. Dispose it to free its memory. */
+export interface Prefix {
+  /** Its token ids. */
+  readonly ids: readonly number[];
+  /** True after dispose() of it or of its model. */
+  readonly disposed: boolean;
+  /** Frees its memory. Generations that have begun go on. */
+  dispose(): void;
+  /** The same as dispose(), for `using`. */
+  [Symbol.dispose](): void;
+}
+
 /** Options of {@link Model.generate}. */
 export interface GenerateOptions extends EncodeOptions {
   /**
@@ -262,6 +290,25 @@ export interface GenerateOptions extends EncodeOptions {
   readonly repetitionPenalty?: number | undefined;
   /** Seed of the random numbers, a whole number from 0 to 2⁵³ − 1; default 0. The same seed gives the same tokens. */
   readonly seed?: number | undefined;
+  /**
+   * Called before each token is chosen, for grammars such as JSON's. The order is: logitsProcessor, probabilities of topTokens, forced
+   * and suppressed tokens, repetitionPenalty, temperature, topK, topP. What it throws ends the generation and is thrown by it; to
+   * forbid all tokens, or a NaN, is an `E_OPTION`. It runs on the calling thread, also for a model in workers. Not with beams.
+   */
+  readonly logitsProcessor?: LogitsProcessor | undefined;
+  /**
+   * Tokens that follow an earlier occurrence of the last ones are tried together, at most this many (0 to 64) in one pass: faster for
+   * texts that repeat their prompt. Those that would be chosen anyway are accepted. The tokens are those of one at a time, unless two
+   * logits are as near as the rounding of a pass of several tokens. Default 0, none. Not with beams.
+   */
+  readonly promptLookupNumTokens?: number | undefined;
+  /** The most tokens whose earlier occurrence is looked for, with `promptLookupNumTokens`; default 2. */
+  readonly maxMatchingNgramSize?: number | undefined;
+  /**
+   * The begin of the prompt, by {@link Model.prefix}: `prompt` is still the whole prompt, and what it has in common with the prefix is
+   * not computed again. Has its own `cacheType` and `headScales`; not with `edits`, and not with beams. Default none.
+   */
+  readonly prefix?: Prefix | undefined;
   /** Texts and token ids that end the generation, in addition to the model's own; their text is not given. */
   readonly stop?: readonly (string | number)[] | undefined;
   /** Type of the cached keys and values; default `'f32'`. */
@@ -336,6 +383,8 @@ export interface Completion {
   readonly text: string;
   /** The new token ids. A stop id is the last one. */
   readonly ids: readonly number[];
+  /** Number of tokens that `promptLookupNumTokens` found, and that needed no pass of their own. */
+  readonly accepted: number;
   /** Why it ended. */
   readonly finishReason: FinishReason;
 }
@@ -359,6 +408,8 @@ export interface GeneratedToken {
   readonly text: string;
   /** The likeliest tokens in this place, the likeliest first; empty without the option `topTokens`. */
   readonly topTokens: readonly TopToken[];
+  /** True if `promptLookupNumTokens` found it, and it needed no pass of its own. */
+  readonly accepted: boolean;
   /** Why the generation ended, in its last step; undefined before. */
   readonly finishReason: FinishReason | undefined;
 }
@@ -542,8 +593,22 @@ export interface Model extends ModelAnalyses {
    *   `E_ABORTED`
    */
   generate(prompt: ChatInput, options?: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined>;
-  /** The whole continuation of a prompt at once. Rejects as generate() throws. */
+  /**
+   * The whole continuations of several prompts: each is that of its prompt alone, with the seed `seed` + its index. Up to eight are
+   * computed side by side, in passes over one token of each, which read the weights once; the logits are those of one alone up to
+   * rounding. Not side by side: beams, edits, and models with an encoder. An array of numbers is one prompt, and so is an array of
+   * messages. Rejects as generate() throws.
+   */
+  complete(prompts: readonly ChatInput[], options?: GenerateOptions): Promise<Completion[]>;
+  /** The whole continuation of a prompt at once. */
   complete(prompt: ChatInput, options?: GenerateOptions): Promise<Completion>;
+  /**
+   * Computes the keys and values of the begin of prompts, such as a system prompt, once for all generations that take it as their
+   * `prefix`. Logits are those of the whole prompt up to rounding, because a pass over fewer tokens adds in another order.
+   *
+   * @throws {MultiheadError} `E_OPTION`, also for a model with an encoder; `E_MEMORY`, `E_ABORTED`
+   */
+  prefix(prompt: ChatInput, options?: PrefixOptions): Promise<Prefix>;
   /**
    * One vector of vectorDim numbers for each text: the pooling of the last hidden states, then the Dense and Normalize modules
    * that sentence-transformers keep in the folder. Texts of similar length are computed together. An array of numbers is one

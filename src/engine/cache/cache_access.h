@@ -20,10 +20,11 @@ struct KVCache::Internals {
   // has overwritten, or will have after `appended` more tokens. Errors: kOption on `argument`.
   static Status validate_ring(const KVCache& cache, engine::Name argument, int64_t appended,
                               int64_t queries, const Window& window);
-  // Moves the tokens of a contiguous cache to memory for `capacity` tokens of each entry, no fewer
-  // than it has, as kContiguous or kRing. Errors: kMemory; the cache is unchanged then.
-  MULTIHEAD_SHARED static Status resize(KVCache& cache, int64_t capacity,
-                                        KVCacheConfig::Layout layout);
+  // Copies a contiguous cache to memory for `capacity` tokens of each entry, as kContiguous or
+  // kRing, or a ring to one of its capacity. With less capacity than tokens, only the first tokens
+  // are copied, and the copy must be truncated to them. `made` may be `cache`. Errors: kMemory.
+  MULTIHEAD_SHARED static Status copy(const KVCache& cache, int64_t capacity,
+                                      KVCacheConfig::Layout layout, KVCache& made);
 
   // True if attend() divides the cache's heads among the members of a team.
   static bool is_share(const KVCache& cache) {

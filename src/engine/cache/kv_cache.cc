@@ -134,7 +134,8 @@ Status KVCache::Internals::create(const KVCacheConfig& config, int64_t first_hea
   });
 }
 
-Status KVCache::Internals::resize(KVCache& cache, int64_t capacity, Layout layout) {
+Status KVCache::Internals::copy(const KVCache& cache, int64_t capacity, Layout layout,
+                                KVCache& made) {
   KVCacheConfig config = cache.config_;
   config.capacity = capacity;
   config.layout = layout;
@@ -143,7 +144,7 @@ Status KVCache::Internals::resize(KVCache& cache, int64_t capacity, Layout layou
   const auto copy = [&](const Store& from, const Store& to, int64_t width) {
     const int64_t row_bytes = width * bytes_of(config.type);
     for (int64_t i = 0; i < config.batch * cache.stored_heads(); ++i) {
-      const int64_t count = cache.length(i / cache.stored_heads());
+      const int64_t count = std::min(capacity, cache.length(i / cache.stored_heads()));
       const int64_t first = i * cache.config_.capacity, target = i * capacity;
       std::copy_n(from.rows + first * row_bytes, count * row_bytes, to.rows + target * row_bytes);
       if (to.scales != nullptr) std::copy_n(from.scales + first, count, to.scales + target);
@@ -152,7 +153,8 @@ Status KVCache::Internals::resize(KVCache& cache, int64_t capacity, Layout layou
   copy(cache.parts_.keys, other.parts_.keys, config.head_dim);
   if (!config.values_in_keys) copy(cache.parts_.values, other.parts_.values, config.value_dim);
   std::copy_n(cache.parts_.lengths, config.batch, other.parts_.lengths);
-  cache = std::move(other);
+  std::copy_n(cache.parts_.firsts, config.batch, other.parts_.firsts);
+  made = std::move(other);
   return {};
 }
 

@@ -64,6 +64,9 @@ struct LayerCall {
   RelativeContent content = {};
   AttentionOptions attention = {};
   KVCache* cache = nullptr;  // the tokens are the next ones after the cache's; null: all there are
+  // If given, each token is the next one of its own text, which has these caches of all layers.
+  std::span<const std::span<KVCache>> texts = {};
+  int64_t layer = 0;  // of their caches
   std::span<const float> head_scales = {};
   Source source = {};
   const Probe* probe = nullptr;

@@ -209,13 +209,17 @@ class Forward {
   }
 
   Status attend_cached(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& z) const {
-    KVCache& cache = *call_.cache;
+    const bool many = !call_.texts.empty();
     // A ring takes the tokens in pieces that leave it the keys of the window.
-    const KVCacheConfig& config = cache.config();
-    const int64_t most = config.layout == KVCacheConfig::Layout::kRing
+    const KVCacheConfig& config = call_.cache->config();
+    const int64_t most = many ? 1
+                         : config.layout == KVCacheConfig::Layout::kRing
                              ? config.capacity - call_.attention.window.left
                              : call_.tokens;
     for (int64_t first = 0; first < call_.tokens; first += most) {
+      KVCache& cache =
+          many ? call_.texts[static_cast<size_t>(first)][static_cast<size_t>(call_.layer)]
+               : *call_.cache;
       const auto piece = [&](const Tensor& all) {
         Dims shape = all.shape;
         shape[2] = std::min(most, call_.tokens - first);

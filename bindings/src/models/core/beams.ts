@@ -82,7 +82,7 @@ export class CoreBeams implements Generation {
   #give(): GenerationStep {
     const token = (this.#ids as readonly number[])[this.#given] as number;
     this.#given += 1;
-    return { token, topTokens: [] };
+    return { token, topTokens: [], accepted: false };
   }
 
   async next(): Promise<GenerationStep> {

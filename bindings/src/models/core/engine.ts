@@ -79,6 +79,10 @@ export interface GenerationSettings {
   /** Token ids of the encoder; the prompt is then the decoder's. */
   readonly source?: Int32Array | undefined;
   readonly sourceEdits?: readonly PlacedEdit[] | undefined;
+  /** A generation of the same model that was filled, and how many of its first tokens the prompt begins with. */
+  readonly prefix?: { readonly of: SteppedGeneration; readonly common: number } | undefined;
+  /** Tries at most `most` tokens that follow the last ones, at most `longest` of them, where they occurred before. */
+  readonly lookup?: { readonly most: number; readonly longest: number } | undefined;
 }
 
 export interface BeamSettings {
@@ -94,6 +98,8 @@ export interface BeamSettings {
 export interface GenerationStep {
   readonly token: number;
   readonly topTokens: readonly TopToken[];
+  /** True if it was looked up, and needed no pass of its own. */
+  readonly accepted: boolean;
 }
 
 /** Continues a prompt. */
@@ -101,6 +107,16 @@ export interface Generation {
   /** Computes and appends the next token. */
   next(): Awaitable<GenerationStep>;
   dispose(): void;
+}
+
+/** One without beams. */
+export interface SteppedGeneration extends Generation {
+  /** Computes the logits of the next token, for choose(). */
+  logits(): Awaitable<Float32Array>;
+  /** Chooses and appends the next token. */
+  choose(logits: Float32Array): Awaitable<GenerationStep>;
+  /** Computes the keys and values of the prompt, so that others can begin with them. */
+  fill(): Awaitable<void>;
 }
 
 export interface ModelEngine {
@@ -115,6 +131,8 @@ export interface ModelEngine {
   assertLive(): void;
   run(call: PassCall): Awaitable<PassResult>;
   generation(settings: GenerationSettings): Generation;
+  /** Computes the next logits of those of its generations that need a pass over one token, in one pass. */
+  together(generations: readonly Generation[]): Awaitable<void>;
   dispose(): void;
 }
 

@@ -12,9 +12,9 @@ import { elements } from '../../runtime/shape.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { FloatDType } from '../../types/tensor.js';
 import type { Extents, Int32, Operand } from '../../types/wire.js';
-import type { GenerationSettings, ModelEngine, PassCall, PassResult } from './engine.js';
+import type { Generation, GenerationSettings, ModelEngine, PassCall, PassResult } from './engine.js';
 import { CoreBeams } from './beams.js';
-import { CoreGeneration } from './generation.js';
+import { CoreGeneration, stepTogether } from './generation.js';
 import { captureSpan, editSpan, inputsOf } from './lists.js';
 import { rulesOf } from './rules.js';
 
@@ -114,6 +114,10 @@ export class CoreModel extends CoreObject implements ModelEngine {
   generation(settings: GenerationSettings): CoreGeneration | CoreBeams {
     const Made = settings.beams === undefined ? CoreGeneration : CoreBeams;
     return new Made(this.runtime, this.handle, this.info, settings, this.#generations);
+  }
+
+  together(generations: readonly Generation[]): void {
+    stepTogether(this.runtime, generations);
   }
 
   /** The tensors of the model's files; with `areAsInMemory` in their types and shapes in memory: rows of int8 and int4 are bytes. */

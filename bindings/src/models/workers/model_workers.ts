@@ -6,7 +6,18 @@ import { abortable } from '../../runtime/abort.js';
 import { optionError } from '../../runtime/errors.js';
 import type { ModelInfo } from '../../types/models.js';
 import { abandoned } from '../core/abandoned.js';
-import type { Generation, GenerationSettings, GenerationStep, LoaderInput, ModelEngine, PassCall, PassResult, WeightLoader } from '../core/engine.js';
+import type {
+  Generation,
+  GenerationSettings,
+  GenerationStep,
+  LoaderInput,
+  ModelEngine,
+  PassCall,
+  PassResult,
+  SteppedGeneration,
+  WeightLoader,
+} from '../core/engine.js';
+import type { Step } from './protocol.js';
 import { pieceBytes } from '../core/loader.js';
 import { type CompiledModule, WorkerGroup } from './worker_group.js';
 
@@ -128,6 +139,11 @@ class WorkerModel implements ModelEngine {
     return new WorkerGeneration(this.#group, settings);
   }
 
+  together(generations: readonly Generation[]): Promise<void> {
+    const ids = generations.map((each) => (each as WorkerGeneration).id);
+    return this.#group.send({ kind: 'together', ids }) as Promise<void>;
+  }
+
   dispose(): void {
     this.#disposed = true;
     abandoned?.unregister(this);
@@ -166,33 +182,53 @@ class WorkerEncoder implements ModelEngine {
     throw optionError('model', 'a causal language model', this.info.modelType);
   }
 
+  together(): void {}
+
   dispose(): void {}
 }
 
 /** Ends a generation in the workers. */
 const endOf = (group: WorkerGroup, id: number) => ({ dispose: () => group.release(id) });
 
-class WorkerGeneration implements Generation {
+class WorkerGeneration implements SteppedGeneration {
   readonly #group: WorkerGroup;
-  readonly #id: number;
+  readonly id: number;
   /** Sent with the first step. */
   #settings: GenerationSettings | undefined;
 
   constructor(group: WorkerGroup, settings: GenerationSettings) {
     this.#group = group;
-    this.#id = group.newGeneration();
+    this.id = group.newGeneration();
     this.#settings = settings;
-    abandoned?.register(this, endOf(group, this.#id), this);
+    abandoned?.register(this, endOf(group, this.id), this);
+  }
+
+  #send(what: Step): Promise<unknown> {
+    const { prefix, ...rest } = this.#settings ?? {};
+    const sent = prefix && { id: (prefix.of as WorkerGeneration).id, common: prefix.common };
+    const settings = this.#settings && { ...(rest as GenerationSettings), prefix: sent };
+    this.#settings = undefined;
+    return this.#group.send({ kind: 'step', id: this.id, settings, what });
   }
 
   next(): Promise<GenerationStep> {
-    const settings = this.#settings;
-    this.#settings = undefined;
-    return this.#group.send({ kind: 'step', id: this.#id, settings }) as Promise<GenerationStep>;
+    return this.#send('next') as Promise<GenerationStep>;
+  }
+
+  logits(): Promise<Float32Array> {
+    return this.#send('logits') as Promise<Float32Array>;
+  }
+
+  choose(logits: Float32Array): Promise<GenerationStep> {
+    return this.#send(logits) as Promise<GenerationStep>;
+  }
+
+  fill(): Promise<void> {
+    return this.#send('fill') as Promise<void>;
   }
 
   dispose(): void {
     abandoned?.unregister(this);
-    if (this.#settings === undefined) this.#group.release(this.#id);
+    if (this.#settings === undefined) this.#group.release(this.id);
   }
 }

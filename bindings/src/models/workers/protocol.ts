@@ -10,8 +10,20 @@ export type Task =
   /** Makes the model. Its value is the model's {@link ModelEngine.info}. */
   | { readonly kind: 'finish' }
   | { readonly kind: 'run'; readonly call: PassCall }
-  /** A step of a generation, which begins with the `settings`. */
-  | { readonly kind: 'step'; readonly id: number; readonly settings: GenerationSettings | undefined };
+  /** A call of a generation, which begins with the `settings`: next(), logits(), fill(), or choose() with these logits. */
+  | { readonly kind: 'step'; readonly id: number; readonly settings: SentSettings | undefined; readonly what: Step }
+  | Together;
+
+/** One pass for several generations. */
+export interface Together {
+  readonly kind: 'together';
+  readonly ids: readonly number[];
+}
+
+export type Step = 'next' | 'logits' | 'fill' | Float32Array;
+
+/** A prefix is a generation of the workers. */
+export type SentSettings = Omit<GenerationSettings, 'prefix'> & { readonly prefix: { readonly id: number; readonly common: number } | undefined };
 
 /** A `release` ends a generation. */
 export type Request = WorkerRequest<Task>;

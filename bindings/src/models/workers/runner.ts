@@ -59,8 +59,15 @@ export class ModelRunner {
       }
       case 'run':
         return (this.#model as CoreModel).run(task.call);
-      case 'step':
-        return this.#generation(task, isFirst).nextAtOnce();
+      case 'together':
+        return (this.#model as CoreModel).together(task.ids.flatMap((id) => this.#generations.get(id) ?? []));
+      case 'step': {
+        const generation = this.#generation(task, isFirst);
+        if (task.what === 'next') return generation.nextAtOnce();
+        // What beams have not, generate.ts does not ask of them.
+        const stepped = generation as CoreGeneration;
+        return typeof task.what === 'string' ? stepped[task.what]() : stepped.choose(task.what);
+      }
     }
   }
 
@@ -68,7 +75,10 @@ export class ModelRunner {
     let generation = this.#generations.get(id);
     if (generation === undefined && settings !== undefined) {
       // All members choose the same token, but only the first says which others were likely.
-      generation = (this.#model as CoreModel).generation(isFirst ? settings : { ...settings, topTokens: 0 });
+      const { id: ofPrefix, common } = settings.prefix ?? { id: 0, common: 0 };
+      const prefix = settings.prefix && { of: this.#generations.get(ofPrefix) as CoreGeneration, common };
+      const topTokens = isFirst ? settings.topTokens : 0;
+      generation = (this.#model as CoreModel).generation({ ...settings, prefix, topTokens });
       this.#generations.set(id, generation);
     }
     return generation as CoreGeneration | CoreBeams;
