@@ -251,6 +251,13 @@ describe('the tokenizer of a GGUF file', () => {
     expect(await pieces('gpt-2')).toEqual(['They', "'", 'LL', ' 12345', ' don', "'t", ' \n', ' x']);
     expect(await pieces('tekken')).toEqual(['They', "'LL", ' ', '1', '2', '3', '4', '5', ' don', "'t", ' \n', ' x']);
     expect((await pieces('gpt-4o'))[0]).toBe("They'LL");
+    expect(await pieces('command-r')).toEqual(await pieces('smollm'));
+    for (const name of ['phi-2', 'roberta-bpe', 'modern-bert', 'exaone4']) expect(await pieces(name)).toEqual(await pieces('gpt-2'));
+    for (const name of ['glm4', 'chatglm-bpe']) expect(await pieces(name)).toEqual(await pieces('llama-bpe'));
+    for (const name of ['stablelm2', 'seed-coder']) expect(await pieces(name)).toEqual(await pieces('qwen2'));
+    for (const name of ['deepseek-v3', 'hunyuan-dense']) {
+      expect(await pieces(name)).toEqual(['They', "'LL", ' ', '123', '45', ' don', "'t", ' \n', ' x']);
+    }
   });
 
   it('merges pieces by their scores, with bytes for what has no piece', async () => {
@@ -275,6 +282,121 @@ describe('the tokenizer of a GGUF file', () => {
     expect(await encoded('é', { add_eos_token: true })).toEqual(['<s>', '▁', '<0xC3>', '<0xA9>', '</s>']);
   });
 
+  /** Ids of texts alone and in pairs are those of the original tokenizer. */
+  function expectSame(made: { json: object; config: object }, original: object, texts: readonly string[]): void {
+    const [got, want] = [new Tokenizer(made.json, made.config), new Tokenizer(original, {})];
+    for (const text of texts) {
+      expect(got.encode(text).ids, text).toEqual(want.encode(text).ids);
+      const [pair, wanted] = [got, want].map((each) => each.encode(text, { text_pair: text, return_token_type_ids: true }));
+      expect(pair, text).toEqual(wanted);
+      const skipped = { skip_special_tokens: true, clean_up_tokenization_spaces: false };
+      const { ids: encoded } = want.encode(text);
+      expect(got.decode(encoded, skipped)).toBe(want.decode(encoded, skipped));
+    }
+  }
+  const addedOf = (contents: readonly string[], mask = ''): object[] =>
+    contents.map((content, id) => ({
+      ...{ id, content, single_word: false, lstrip: content === mask, rstrip: false, normalized: false, special: true },
+    }));
+  const special = (id: string, type_id = 0): object => ({ SpecialToken: { id, type_id } });
+  const sequence = (id: string, type_id = 0): object => ({ Sequence: { id, type_id } });
+  const roles = (vocabulary: readonly string[], names: readonly string[]): object =>
+    Object.fromEntries(names.map((name) => [name, { id: name, ids: [vocabulary.indexOf(name)], tokens: [name] }]));
+
+  it.each([
+    ['lower case', {}],
+    ['both cases', {}],
+    ['what new files say', { 'normalizer.lowercase': false }],
+    ['the ids of roles that llama.cpp knows', {}],
+  ])('reads WordPiece as tokenizer.json does: %s', async (kind, said) => {
+    const own = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'];
+    // Older files have the tokens at the ids of BERT, and do not say them.
+    const isOld = kind.startsWith('the ids');
+    const at = { '[PAD]': 0, '[UNK]': 100, '[CLS]': 101, '[SEP]': 102, '[MASK]': 103 } as Record<string, number>;
+    const words = ['the', 'bank', '##s', 'naive', '##', '#', '.', 'b', '##an', '##k', '水', ...(kind === 'both cases' ? ['The', 'Bank'] : [])];
+    const first = isOld ? Array.from({ length: 104 }, (_, id) => own.find((name) => at[name] === id) ?? `[unused${id}]`) : own;
+    const vocabulary = [...first, ...words];
+    const isCased = kind === 'both cases' || 'normalizer.lowercase' in said;
+    const original = {
+      ...{ version: '1.0', added_tokens: addedOf(vocabulary).filter((_, id) => own.includes(vocabulary[id] as string)) },
+      normalizer: { type: 'BertNormalizer', clean_text: true, handle_chinese_chars: true, strip_accents: null, lowercase: !isCased },
+      ...{ pre_tokenizer: { type: 'BertPreTokenizer' }, decoder: { type: 'WordPiece', prefix: '##', cleanup: true } },
+      post_processor: {
+        ...{ type: 'TemplateProcessing', single: [special('[CLS]'), sequence('A'), special('[SEP]')] },
+        pair: [special('[CLS]'), sequence('A'), special('[SEP]'), sequence('B', 1), special('[SEP]', 1)],
+        special_tokens: roles(vocabulary, ['[CLS]', '[SEP]']),
+      },
+      model: {
+        ...{ type: 'WordPiece', unk_token: '[UNK]', continuing_subword_prefix: '##', max_input_chars_per_word: 100 },
+        vocab: Object.fromEntries(vocabulary.map((token, id) => [token, id])),
+      },
+    };
+    const made = await madeOf({
+      ...{ model: 'bert', pre: 'default', ...said },
+      tokens: vocabulary.map((token) => (/^\[/.test(token) ? token : token.startsWith('##') ? token.slice(2) : `▁${token}`)),
+      token_type: vocabulary.map((token) => (own.includes(token) ? 3 : 1)),
+      ...(isOld ? {} : { bos_token_id: 2, seperator_token_id: 3, unknown_token_id: 1, padding_token_id: 0, mask_token_id: 4, add_sep_token: false }),
+    });
+    expectSame(made, original, ['The banks, the bank.', 'NAÏVE 水bank ## [MASK] thebank', '']);
+  });
+
+  it('reads Unigram as tokenizer.json does', async () => {
+    const vocabulary = ['<s>', '<pad>', '</s>', '<unk>', '▁the', '▁', 't', 'he', 'bank', '▁b', 'ank', 's', '<mask>'];
+    const scores = [0, 0, 0, 0, -2, -3.5, -4, -4.5, -8, -3, -3.25, -2.5, 0];
+    const words = { type: 'Metaspace', replacement: '▁', prepend_scheme: 'always', split: true };
+    const added = addedOf(vocabulary, '<mask>').filter((_, id) => vocabulary[id]?.startsWith('<'));
+    const originalOf = (first: object[], pair: object[], names: string[]): object => ({
+      ...{ version: '1.0', added_tokens: added },
+      normalizer: { type: 'Sequence', normalizers: [{ type: 'Precompiled', precompiled_charsmap: 'AID/' }, { ...spacesOnce }] },
+      ...{ pre_tokenizer: { type: 'Sequence', pretokenizers: [{ type: 'WhitespaceSplit' }, words] }, decoder: words },
+      post_processor: {
+        ...{ type: 'TemplateProcessing', single: [...first, sequence('A'), special('</s>')] },
+        ...{ pair: [...first, sequence('A'), special('</s>'), ...pair, sequence('B'), special('</s>')] },
+        special_tokens: roles(vocabulary, names),
+      },
+      model: { type: 'Unigram', unk_id: 3, byte_fallback: false, vocab: vocabulary.map((token, id) => [token, scores[id]]) },
+    });
+    const spacesOnce = { type: 'Replace', pattern: { Regex: ' {2,}' }, content: ' ' };
+    const own = {
+      ...{ model: 't5', pre: 'default', tokens: vocabulary, scores, precompiled_charsmap: [0, 128, 255] },
+      token_type: vocabulary.map((token) => (token === '<unk>' ? 2 : token.startsWith('<') ? 3 : 1)),
+      ...{ eos_token_id: 2, unknown_token_id: 3, padding_token_id: 1, mask_token_id: 12 },
+    };
+    const some = ['the banks', '  the   bank ﬁ the <mask> the', ''];
+    const roberta = await madeOf({ ...own, bos_token_id: 0, add_bos_token: true, add_eos_token: true });
+    expect((roberta.json['normalizer'] as { normalizers: object[] }).normalizers[0]).toEqual({ type: 'Precompiled', precompiled_charsmap: 'AID/' });
+    expectSame(roberta, originalOf([special('<s>')], [special('</s>')], ['<s>', '</s>']), some);
+    expectSame(await madeOf(own), originalOf([], [], ['</s>']), some);
+  });
+
+  it('keeps the elements of short arrays of numbers for the core', async () => {
+    const { header } = await madeOf(bytes, { 'x.pattern': [1, 0], 'x.long': Array.from({ length: 1025 }, () => 1), 'x.names': ['a'] });
+    const found = [...header.settings].filter(([name]) => name.startsWith('x.') || /types?\.\d/.test(name));
+    expect(found).toEqual([
+      ['x.pattern', null],
+      ['x.pattern.0', 1],
+      ['x.pattern.1', 0],
+      ['x.long', null],
+      ['x.names', null],
+    ]);
+  });
+
+  it('has the tokens around texts that encoders have', async () => {
+    const ends = { bos_token_id: 0, eos_token_id: 1 };
+    const encode = async (change: object): Promise<number[]> => {
+      const { json, config } = await madeOf({ ...bytes, ...ends, ...change });
+      return new Tokenizer(json, config).encode('a', { text_pair: 'a' }).ids;
+    };
+    const a = (await encode({ pre: 'gpt-2' }))[0] as number;
+    expect(await encode({ pre: 'gpt-2' })).toEqual([a, a]);
+    expect(await encode({ pre: 'gpt-2', add_bos_token: true })).toEqual([0, a, 0, a]);
+    expect(await encode({ pre: 'modern-bert' })).toEqual([0, a, 1, a, 1]);
+    const named = { tokens: tokens.map((token, id) => (id === 1 ? '</s>' : token)) };
+    expect(await encode({ ...named, pre: 'roberta-bpe' })).toEqual([0, a, 1, 1, a, 1]);
+    const { json } = await madeOf({ ...bytes, ...ends, pre: 'phi-2', 'normalizer.nfc': true });
+    expect(json['normalizer']).toEqual({ type: 'NFC' });
+  });
+
   it('says which tokens have roles, and has the chat template', async () => {
     const { header, config, json } = await madeOf(
       { ...bytes, pre: 'llama-bpe', bos_token_id: 0, eos_token_id: 1 },
@@ -296,10 +418,10 @@ describe('the tokenizer of a GGUF file', () => {
     };
     expect(await message({ pre: 'unheard-of' })).toContain('got unheard-of; token ids work without a tokenizer');
     expect(await message({ pre: '__proto__' })).toContain('got __proto__');
-    expect(await message({ model: 'rwkv' })).toContain('tokenizer.ggml.model of gpt2 or llama');
+    expect(await message({ model: 'rwkv' })).toContain('tokenizer.ggml.model of gpt2, llama, bert or t5');
     // A model opens without it.
     using model = await openModel(path, { weights: 'f32' });
-    expect((await rejectionOf(model.complete('text'))).message).toContain('tokenizer.ggml.model of gpt2 or llama');
+    expect((await rejectionOf(model.complete('text'))).message).toContain('tokenizer.ggml.model of gpt2, llama, bert or t5');
     expect((await model.logits(ids)).shape.at(-1)).toBe(120);
   });
 });

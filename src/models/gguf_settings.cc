@@ -385,8 +385,10 @@ class Translator {
     if (width > 0)
       config_[family_.fields.partial_rotary] =
           number_value(rotated == width ? 1.0 : (rotated + 0.125) / width);
+    // Gemma 3's files of Ollama have other names for its two bases, which are the family's.
     const double base = number("rope.freq_base", 10000.0);
-    config_[family_.fields.theta] = number_value(base);
+    if (find("rope.freq_base") != nullptr || !family_.rope_of_windows)
+      config_[family_.fields.theta] = number_value(base);
     const double local = number("rope.freq_base_swa", base);
     if (family_.rope_of_windows) {
       copy("rope.freq_base_swa", family_.fields.local_theta);

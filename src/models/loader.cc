@@ -50,7 +50,7 @@ Status format_error(std::string_view what, std::string_view expected, std::strin
 // Tensors of GGUF files that a family may not have: q, k and v as one matrix, and a gate. The
 // angles of rotations, which old files have, follow from the settings.
 constexpr const char *kFusedQkv = "blk.#.attn_qkv", *kGate = "blk.#.ffn_gate";
-constexpr std::string_view kRotations = ".attn_rot_embd";
+constexpr const char *kOtherParts[] = {"cls.", "v.", "mm.", "a."}, *kRotations = ".attn_rot_embd";
 
 // The name of a tensor without what wrappers of PyTorch put in front: DataParallel, torch.compile.
 std::string_view without_wrappers(std::string_view name) {
@@ -829,9 +829,12 @@ struct ModelLoader::State {
       return format_error("weights", "the shapes that config.json says", wrong);
     }
     for (size_t at = 0; plan().from_gguf && at < tensors.size(); ++at) {
-      // Without them the numbers would be others. The head of a classifier changes nothing else.
+      // Without them the numbers would be others. The head of a classifier changes nothing else,
+      // and what reads images and sounds, which Ollama has in the same file, not the text.
       const std::string& name = tensors[at].name;
-      if (part_of[at] < parts.size() || name.starts_with("cls.") || name.ends_with(kRotations))
+      const bool is_known = std::any_of(std::begin(kOtherParts), std::end(kOtherParts),
+                                        [&](const char* part) { return name.starts_with(part); });
+      if (part_of[at] < parts.size() || is_known || name.find(kRotations) != std::string::npos)
         continue;
       return format_error("weights", "only the tensors of " + model->info.model_type,
                           engine::printable(name, 120));

@@ -484,6 +484,8 @@ Config config_of(const Golden& golden) {
     std::erase_if(config, [&](const auto& member) { return member.first.starts_with(unsaid); });
   }
   const auto head = setting(config, "head_dim", 8);
+  // Another pattern than the family's.
+  if (config.contains("layer_types.3")) config["layer_types.1"].text = "full_attention";
   if (golden.architecture == "gemma2" || golden.architecture == "gemma3")
     config["query_pre_attn_scalar"].number = head;
   if (golden.architecture == "gemma3") {
@@ -550,20 +552,158 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"gemma", "gemma"}, Golden{"gemma2", "gemma2", {"layer_types"}},
         Golden{"gemma3", "gemma3", {"layer_types", "rope_parameters", "_sliding_window_pattern"}},
         Golden{"embeddinggemma", "gemma-embedding", {"layer_types", "_sliding_window_pattern"}},
-        Golden{"granite", "granite"}, Golden{"cohere", "command-r"}, Golden{"cohere2", "cohere2"},
-        Golden{"glm", "chatglm"}, Golden{"glm4", "glm4"}, Golden{"ernie4_5", "ernie4_5"},
-        Golden{"arcee", "arcee"}, Golden{"exaone4", "exaone4"}, Golden{"seed_oss", "seed_oss"},
+        Golden{"granite", "granite"}, Golden{"cohere", "command-r"},
+        Golden{"cohere2", "cohere2", {"layer_types"}}, Golden{"glm", "chatglm"},
+        Golden{"glm4", "glm4"}, Golden{"ernie4_5", "ernie4_5"}, Golden{"arcee", "arcee"},
+        Golden{"exaone4", "exaone4"}, Golden{"seed_oss", "seed_oss"},
         Golden{"hunyuan", "hunyuan-dense"}, Golden{"stablelm", "stablelm"},
         Golden{"stablelm_12b", "stablelm"},
         Golden{"gpt2", "gpt2", {"scale_attn_by_inverse_layer_idx"}}, Golden{"gpt_neox", "gptneox"},
         Golden{"bloom", "bloom"}, Golden{"bert", "bert"}, Golden{"jina_v2", "jina-bert-v2"},
-        Golden{"nomic_bert", "nomic-bert"}, Golden{"modernbert", "modern-bert"},
+        Golden{"nomic_bert", "nomic-bert"}, Golden{"modernbert", "modern-bert", {"layer_types"}},
         Golden{"eurobert", "eurobert"}),
     [](const auto& given) {
       std::string name = given.param.name;
       std::replace(name.begin(), name.end(), '-', '_');
       return name;
     });
+
+// A file's settings and numbers.
+struct Parts {
+  Config settings;
+  std::map<std::string, Numbers> tensors;
+};
+
+Parts parts_of(const Golden& golden) {
+  const auto tensors = tensors_of(golden.name);
+  const Bytes bytes = converted(golden, config_of(golden), tensors).file();
+  models::GgufFile file;
+  EXPECT_TRUE(models::read_gguf(bytes, file).ok());
+  Parts parts{file.settings, {}};
+  for (size_t i = 0; i < file.tensors.size(); ++i) {
+    Numbers numbers{file.tensors[i].shape, std::vector<float>(file.bytes[i].size() / 4)};
+    std::memcpy(numbers.data.data(), file.bytes[i].data(), file.bytes[i].size());
+    parts.tensors.emplace(file.tensors[i].name, std::move(numbers));
+  }
+  return parts;
+}
+
+// Puts the rows of tensors below one another.
+void join(Parts& parts, const std::vector<std::string>& names, const std::string& to) {
+  Numbers all;
+  for (const std::string& name : names) {
+    const auto found = parts.tensors.find(name);
+    if (found == parts.tensors.end()) return;
+    Dims shape = found->second.shape;
+    if (!all.data.empty()) shape[0] += all.shape[0];
+    all.shape = shape;
+    all.data.insert(all.data.end(), found->second.data.begin(), found->second.data.end());
+    parts.tensors.erase(found);
+  }
+  parts.tensors.emplace(to, std::move(all));
+}
+
+void expect_same(const Model& got, const Model& want) {
+  Context context(1);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 12; ++i) ids.push_back(7 * i + 3);
+  const auto wanted = outputs_of(want, ids, context), gotten = outputs_of(got, ids, context);
+  for (size_t i = 0; i < std::min(wanted.size(), gotten.size()); ++i)
+    ASSERT_NEAR(gotten[i], wanted[i], 2e-5) << i;
+}
+
+TEST(GgufTest, ReadsQAndKAndVAsOneMatrix) {
+  for (const Golden& golden : {Golden{"llama3", "llama"}, Golden{"seed_oss", "seed_oss"}}) {
+    Parts parts = parts_of(golden);
+    const Model want = loaded(parts.settings, parts.tensors);
+    for (const std::string block : {"blk.0.", "blk.1."}) {
+      for (const std::string kind : {".weight", ".bias"}) {
+        join(parts, {block + "attn_q" + kind, block + "attn_k" + kind, block + "attn_v" + kind},
+             block + "attn_qkv" + kind);
+      }
+    }
+    EXPECT_TRUE(parts.tensors.contains("blk.1.attn_qkv.weight"));
+    expect_same(loaded(parts.settings, parts.tensors), want);
+  }
+}
+
+// Ollama has both in one file, and old files the angles of rotations.
+TEST(GgufTest, LeavesOutWhatReadsImages) {
+  Parts parts = parts_of({"gemma3", "gemma3", {"layer_types", "rope_parameters"}});
+  const Model want = loaded(parts.settings, parts.tensors);
+  for (const char* const name :
+       {"v.blk.0.attn_q.weight", "mm.0.bias", "cls.weight", "blk.0.attn_rot_embd.weight"})
+    parts.tensors[name] = {{4}, std::vector<float>(4)};
+  expect_same(loaded(parts.settings, parts.tensors), want);
+}
+
+// The first files of Jina v2 have two matrices where later ones have one.
+TEST(GgufTest, ReadsTheGateApart) {
+  Parts parts = parts_of({"jina_v2", "jina-bert-v2"});
+  const Model want = loaded(parts.settings, parts.tensors);
+  for (const std::string block : {"blk.0.", "blk.1."}) {
+    Numbers both = parts.tensors[block + "ffn_up.weight"];
+    const Dims shape = {both.shape[0] / 2, both.shape[1]};
+    const auto half = both.data.begin() + shape.elements();
+    parts.tensors[block + "ffn_gate.weight"] = {shape, {both.data.begin(), half}};
+    parts.tensors[block + "ffn_up.weight"] = {shape, {half, both.data.end()}};
+  }
+  expect_same(loaded(parts.settings, parts.tensors), want);
+}
+
+// RoBERTa is BERT without the rows of positions that it does not use. llama-quantize drops an axis
+// of 1.
+TEST(GgufTest, ReadsRobertaAsBert) {
+  const Golden golden{"roberta", "bert"};
+  Parts parts = parts_of(golden);
+  Numbers& positions = parts.tensors["position_embd.weight"];
+  const int64_t width = positions.shape[1];
+  positions.data.erase(positions.data.begin(), positions.data.begin() + 2 * width);
+  positions.shape[0] -= 2;
+  Numbers& types = parts.tensors["token_types.weight"];
+  ASSERT_EQ(types.shape, Dims({1, width}));
+  types.shape = {width};
+  const Model file = loaded(parts.settings, parts.tensors);
+  EXPECT_EQ(file.info().max_tokens, 46);
+  EXPECT_EQ(file.info().max_seq_length, 46);
+  expect_same(file, loaded(config_of(golden), tensors_of(golden.name)));
+}
+
+TEST(GgufTest, EmbedsWithDenseModules) {
+  const Golden golden{"embeddinggemma", "gemma-embedding", {"layer_types"}};
+  Parts parts = parts_of(golden);
+  Config config = config_of(golden);
+  auto tensors = tensors_of(golden.name);
+  const auto text = [](const char* value) {
+    return models::ConfigValue{models::ConfigValue::Kind::kText, 0, value};
+  };
+  const std::pair<const char*, const char*> modules[] = {
+      {"Transformer", ""}, {"Pooling", "1_Pooling"}, {"Dense", "2_Dense"}, {"Normalize", "4_N"}};
+  for (size_t i = 0; i < std::size(modules); ++i) {
+    config["modules.json/" + std::to_string(i) + ".type"] = text(modules[i].first);
+    config["modules.json/" + std::to_string(i) + ".path"] = text(modules[i].second);
+  }
+  config["1_Pooling/config.json/pooling_mode"] = text("mean");
+  config["2_Dense/config.json/in_features"].number = 16;
+  config["2_Dense/config.json/out_features"].number = 24;
+  for (const char* const name : {"in_features", "out_features"})
+    config["2_Dense/config.json/" + std::string(name)].kind = models::ConfigValue::Kind::kNumber;
+  config["2_Dense/config.json/bias"].kind = models::ConfigValue::Kind::kBool;
+  config["2_Dense/config.json/activation_function"] = text("Identity");
+  Numbers dense{{24, 16}, {}};
+  for (int i = 0; i < 24 * 16; ++i) dense.data.push_back(static_cast<float>(i * 37 % 100) * 0.01F);
+  tensors["2_Dense/linear.weight"] = parts.tensors["dense_2.weight"] = dense;
+  const Model file = loaded(parts.settings, parts.tensors), folder = loaded(config, tensors);
+  EXPECT_EQ(file.info().vector_dim, 24);
+  EXPECT_EQ(file.info().output, models::Output::kNone);
+  EXPECT_FALSE(file.info().causal);
+  const std::vector<int32_t> ids = {5, 9, 33, 2, 60};
+  Context context(1);
+  std::vector<float> got(24), want(24);
+  ASSERT_TRUE(file.embed({.ids = ids}, {}, Tensor(got.data(), {1, 24}), context).ok());
+  ASSERT_TRUE(folder.embed({.ids = ids}, {}, Tensor(want.data(), {1, 24}), context).ok());
+  for (size_t i = 0; i < 24; ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
+}
 
 // ---- Blocks. ----
 
@@ -811,6 +951,15 @@ TEST(GgufTest, NamesWhatItDoesNotRead) {
        "qwen3.rope.scaling.type", "yarn"},
       {"longrope", [](Gguf& gguf) { gguf.set("qwen3.rope.scaling.type", std::string("longrope")); },
        "qwen3.rope.scaling.type", "rope_factors_long"},
+      {"a factor", [](Gguf& gguf) { gguf.set("qwen3.logit_scale", 2.0F); }, "qwen3.logit_scale",
+       "none for qwen3"},
+      {"a classifier", [](Gguf& gguf) { gguf.set("qwen3.pooling_type", 4U); }, "qwen3.pooling_type",
+       "0 to 3"},
+      {"a base of windows", [](Gguf& gguf) { gguf.set("qwen3.rope.freq_base_swa", 5.0F); },
+       "qwen3.rope.freq_base_swa", "5"},
+      {"a tensor",
+       [](Gguf& gguf) { gguf.add("blk.0.attn_sinks.weight", {4}, std::vector<float>(4)); },
+       "weights", "blk.0.attn_sinks.weight"},
       {"parts", [](Gguf& gguf) { gguf.set("split.count", 3U); }, "split.count", "join the files"},
       {"an alignment", [](Gguf& gguf) { gguf.set("general.alignment", 0U); }, "general.alignment",
        "1 to"},
