@@ -365,6 +365,7 @@ describe('the tokenizer of a GGUF file', () => {
     const some = ['the banks', '  the   bank ﬁ the <mask> the', ''];
     const roberta = await madeOf({ ...own, bos_token_id: 0, add_bos_token: true, add_eos_token: true });
     expect((roberta.json['normalizer'] as { normalizers: object[] }).normalizers[0]).toEqual({ type: 'Precompiled', precompiled_charsmap: 'AID/' });
+    expect(roberta.json['added_tokens']).toEqual(added);
     expectSame(roberta, originalOf([special('<s>')], [special('</s>')], ['<s>', '</s>']), some);
     expectSame(await madeOf(own), originalOf([], [], ['</s>']), some);
   });

@@ -36,6 +36,7 @@ struct Kind {
   bool neighbour_pairs = false;
 };
 constexpr Kind kKinds[] = {{"llama", "llama", true},
+                           {"mistral3", "llama", true},
                            {"qwen2", "qwen2"},
                            {"qwen2vl", "qwen2_vl_text"},
                            {"qwen3", "qwen3"},
@@ -219,8 +220,11 @@ class Translator {
     copy_token("eos_token_id", "eos_token_id");
     copy_token("eot_token_id", "generation_config.json/eos_token_id");
     const double key_length = number("attention.key_length", 0);
-    const std::pair<const char*, double> only[] = {
-        {"expert_count", 0}, {"nextn_predict_layers", 0}, {"attention.value_length", key_length}};
+    const std::pair<const char*, double> only[] = {{"expert_count", 0},
+                                                   {"nextn_predict_layers", 0},
+                                                   {"attention.temperature_scale", 0},
+                                                   {"rope.scaling.yarn_log_multiplier", 0},
+                                                   {"attention.value_length", key_length}};
     for (const auto& [name, expected] : only) {
       const double got = number(name, expected);
       if (got != expected) fail(name, text_of(expected), text_of(got));

@@ -13,9 +13,10 @@ namespace multihead::models {
 bool is_gguf(const Config& settings);
 
 // Changes them. Two settings tell how GGUF stores weights differently. "gguf": norms hold 1 +
-// weight where the family adds 1, as Gemma does. "gguf/neighbour_pairs": in q and k, two rows that
-// are rotated together are neighbours. Errors: kFormat (an architecture or a setting that is not
-// supported, one of several files).
+// weight where the family adds 1, as Gemma does; matrices are (out, in), also GPT-2's; and q, k and
+// v in one matrix are all of q, then k, then v, also BLOOM's. "gguf/neighbour_pairs": in q and k,
+// two rows that are rotated together are neighbours. Errors: kFormat (an architecture or a setting
+// that is not supported, one of several files).
 Status from_gguf(Config& settings, std::vector<StoredTensor>& tensors);
 
 // A tensor whose numbers are settings: factors of rotary frequencies. from_gguf() writes ones for

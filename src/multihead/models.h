@@ -484,21 +484,22 @@ class BeamSearch {
   std::unique_ptr<State> state_;
 };
 
-/// Opens a model. `folder` is a GGUF file of one of llama.cpp's architectures llama, qwen2,
-/// qwen2vl, qwen3, qwen3vl, smollm3, gemma, gemma2, gemma3, phi2, phi3, granite, olmo, olmo2 (also
-/// OLMo 3), command-r, cohere2, glm4, chatglm, ernie4_5, arcee, exaone4, seed_oss, hunyuan-dense,
-/// stablelm, starcoder, starcoder2, gpt2, gptneox and bloom; of encoders bert (also RoBERTa and
-/// DistilBERT), jina-bert-v2, nomic-bert, modern-bert, eurobert and gemma-embedding, with pooling
-/// and Dense modules; with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and
-/// Q6_K; without OpenOptions::weights, Q8_0 and Q4_0 are used with their numbers, as int8 and int4,
-/// and the other blocks become int8. Or it is a folder: config.json, and model.safetensors, or the
-/// files that model.safetensors.index.json lists, or the only file with safetensors; integers with
-/// scales of groups, of MLX (affine, 4 and 8 bits), GPTQ (4 and 8) and AWQ (gemm, 4), are read as
-/// the numbers they stand for, and become int8 without OpenOptions::weights; for end_ids and
-/// embed() also generation_config.json and the modules of sentence-transformers. Files are mapped
-/// into memory, and tensors are used there if they need no conversion; the files must stay as they
-/// are while the model lives. Errors: kFormat (a file that is missing, truncated, of another format
-/// or contradicts another), and as ModelLoader; `model` is unchanged.
+/// Opens a model. `folder` is a GGUF file of one of llama.cpp's architectures llama, mistral3,
+/// qwen2, qwen2vl, qwen3, qwen3vl, smollm3, gemma, gemma2, gemma3, phi2, phi3, granite, olmo, olmo2
+/// (also OLMo 3), command-r, cohere2, glm4, chatglm, ernie4_5, arcee, exaone4, seed_oss,
+/// hunyuan-dense, stablelm, starcoder, starcoder2, gpt2, gptneox and bloom; of encoders bert (also
+/// RoBERTa and DistilBERT), jina-bert-v2, nomic-bert, modern-bert, eurobert and gemma-embedding,
+/// with pooling and Dense modules; with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
+/// Q4_K, Q5_K and Q6_K; without OpenOptions::weights, Q8_0 and Q4_0 are used with their numbers, as
+/// int8 and int4, and the other blocks become int8. Or it is a folder: config.json, and
+/// model.safetensors, or the files that model.safetensors.index.json lists, or the only file with
+/// safetensors; integers with scales of groups, of MLX (affine, 4 and 8 bits), GPTQ (4 and 8) and
+/// AWQ (gemm, 4), are read as the numbers they stand for, and become int8 without
+/// OpenOptions::weights; for end_ids and embed() also generation_config.json and the modules of
+/// sentence-transformers. Files are mapped into memory, and tensors are used there if they need no
+/// conversion; the files must stay as they are while the model lives. Errors: kFormat (a file that
+/// is missing, truncated, of another format or contradicts another), and as ModelLoader; `model` is
+/// unchanged.
 [[nodiscard]] Status open(const std::string& folder, const OpenOptions& options, Model& model);
 /// open() with the configuration in another file of the folder.
 [[nodiscard]] Status open(const std::string& folder, const std::string& config_file,

@@ -194,8 +194,9 @@ Model loaded(const Config& config, const std::map<std::string, Numbers>& tensors
 // llama.cpp's name of a tensor; empty for one that it leaves out, such as those of a masked
 // language model.
 std::string gguf_name(std::string name, bool norms_after, const std::string& architecture = "") {
-  for (const char* const before : {"model.language_model.", "model.", "transformer.", "gpt_neox.",
-                                   "nomic_bert.", "roberta.", "encoder."}) {
+  for (const char* const before :
+       {"model.language_model.", "language_model.", "model.", "transformer.", "gpt_neox.",
+        "nomic_bert.", "roberta.", "encoder."}) {
     if (name.starts_with(before)) name = name.substr(std::string_view(before).size());
   }
   std::string block;
@@ -418,7 +419,7 @@ Gguf converted(const Golden& golden, const Config& config,
            architectures.end();
   };
   const bool gemma = golden.architecture.starts_with("gemma");
-  const bool paired = is_one_of({"llama", "smollm3", "granite", "olmo", "arcee"});
+  const bool paired = is_one_of({"llama", "mistral3", "smollm3", "granite", "olmo", "arcee"});
   const bool four = tensors.contains("model.layers.0.post_feedforward_layernorm.weight") ||
                     tensors.contains("layers.0.post_feedforward_layernorm.weight");
   const auto head_rows = static_cast<size_t>(width);
@@ -520,8 +521,9 @@ TEST_P(GoldenGguf, GivesTheNumbersOfTheFolder) {
     if (name.starts_with("text_config.")) of_text[name.substr(12)] = value;
   }
   const Model folder = loaded(config, tensors), file = opened(converted(golden, of_text, tensors));
+  const bool is_mistral = golden.architecture == "mistral3";
   const std::string parts = golden.architecture.ends_with("vl") ? "_text" : "";
-  EXPECT_EQ(file.info().model_type, folder.info().model_type + parts);
+  EXPECT_EQ(file.info().model_type, is_mistral ? "llama" : folder.info().model_type + parts);
   EXPECT_EQ(file.info().end_ids, folder.info().end_ids);
   EXPECT_EQ(file.info().max_tokens, folder.info().max_tokens);
   EXPECT_EQ(file.info().causal, folder.info().causal);
@@ -540,7 +542,7 @@ TEST_P(GoldenGguf, GivesTheNumbersOfTheFolder) {
 INSTANTIATE_TEST_SUITE_P(
     Architectures, GoldenGguf,
     ::testing::Values(
-        Golden{"llama3", "llama"},
+        Golden{"llama3", "llama"}, Golden{"mistral3", "mistral3"},
         Golden{"qwen2", "qwen2", {"layer_types", "use_sliding_window", "sliding_window"}},
         Golden{"qwen2_vl", "qwen2vl"}, Golden{"qwen3_vl", "qwen3vl"},
         Golden{"smollm3",
@@ -953,6 +955,9 @@ TEST(GgufTest, NamesWhatItDoesNotRead) {
        "qwen3.rope.scaling.type", "rope_factors_long"},
       {"a factor", [](Gguf& gguf) { gguf.set("qwen3.logit_scale", 2.0F); }, "qwen3.logit_scale",
        "none for qwen3"},
+      {"another scale of longer texts",
+       [](Gguf& gguf) { gguf.set("qwen3.attention.temperature_scale", 0.1F); },
+       "qwen3.attention.temperature_scale", "0"},
       {"a classifier", [](Gguf& gguf) { gguf.set("qwen3.pooling_type", 4U); }, "qwen3.pooling_type",
        "0 to 3"},
       {"a base of windows", [](Gguf& gguf) { gguf.set("qwen3.rope.freq_base_swa", 5.0F); },

@@ -39,7 +39,7 @@ export type ModelFile = PlatformBlob & {
  * for; without `weights` they become int8.
  *
  * Or a GGUF file, which is a whole model with its tokenizer and chat template: as a path, an address that ends with `.gguf`,
- * `ORG/NAME/FILE.gguf`, a Blob or a Response. Of llama.cpp's architectures: llama, qwen2, qwen2vl, qwen3, qwen3vl, smollm3, gemma,
+ * `ORG/NAME/FILE.gguf`, a Blob or a Response. Of llama.cpp's architectures: llama, mistral3, qwen2, qwen2vl, qwen3, qwen3vl, smollm3, gemma,
  * gemma2, gemma3, phi2, phi3, granite, olmo, olmo2 (also OLMo 3), command-r, cohere2, glm4, chatglm, ernie4_5, arcee, exaone4, seed_oss,
  * hunyuan-dense, stablelm, starcoder, starcoder2, gpt2, gptneox, bloom, and the encoders bert (also RoBERTa and DistilBERT),
  * jina-bert-v2, nomic-bert, modern-bert, eurobert and gemma-embedding, with their pooling and Dense modules. Weights of F32, F16, BF16,
