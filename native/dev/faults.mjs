@@ -29,7 +29,7 @@ export const FAULTS = named([
   ['models', 'src/models/architecture.cc', 'the id of padding may be the size of the vocabulary', 'config.integer(field, 1, {.least = 0, .most = a.vocabulary - 1}) : 1;', 'config.integer(field, 1, {.least = 0, .most = a.vocabulary}) : 1;'],
   ['models', 'src/models/families.cc', 'MPNet is read with settings of RoBERTa', '      family.settings = kMpnetSettings;\n', ''],
   ['models', 'src/models/layer_graph.cc', 'values are projected with weights of keys', 'project(input, &LayerParameters::v, v, Operation::Share::kHeads)', 'project(input, &LayerParameters::k, v, Operation::Share::kHeads)'],
-  ['models', 'src/models/families.cc', 'the configuration of Gemma 3 is not read from text_config', '  family.config_prefix = "text_config.";\n', ''],
+  ['models', 'src/models/architecture.cc', 'the configuration of Gemma 3 is not read from text_config', '    if (top.has_members("text_config")) chosen.prefix = "text_config.";\n', ''],
   ['models', 'src/models/loader.cc', 'the longest sequence is the larger of two limits', 'info.max_seq_length = std::min(info.max_seq_length, info.max_tokens);', 'info.max_seq_length = std::max(info.max_seq_length, info.max_tokens);'],
   ['models', 'src/nn/io/safetensors_write.cc', 'numbers are written as they are given where F16 was asked for', '    case SafetensorsType::kF16:\n      return DType::kF16;', '    case SafetensorsType::kF16:\n      return given;'],
   ['package', 'bindings/src/safetensors/source.ts', 'an error of the package is wrapped once more', "throw error instanceof MultiheadError ? error : unread('source', error);", "throw unread('source', error);"],

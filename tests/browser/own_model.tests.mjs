@@ -725,7 +725,10 @@ export const tests = [
           await eventually(async () => !/^(Reading .*)?$/.test(await statusOf(page)), `an answer to ${Object.keys(contents)}`);
           assert.match(await statusOf(page), pattern);
         };
-        await say({ 'notes.txt': 'hello' }, /^There is no file of a model among notes\.txt\. Choose config\.json and \.safetensors\.$/);
+        await say(
+          { 'notes.txt': 'hello' },
+          /^There is no file of a model among notes\.txt\. Choose config\.json and \.safetensors, or a \.gguf file\.$/,
+        );
         await say({ 'cut.safetensors': whole.subarray(0, 999) }, /^cut\.safetensors needs config\.json too\. Choose it, or the whole folder\.$/);
         await say({ 'config.json': gpt2Config }, /^cut\.safetensors cannot be used: /);
         await say({ 'config.json': gpt2Config, 'short.safetensors': whole.subarray(0, whole.length - 99) }, /^short\.safetensors cannot be used: /);
