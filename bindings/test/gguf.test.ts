@@ -107,7 +107,7 @@ describe('openModel(file.gguf)', () => {
     const cases: [bytes: Uint8Array, words: string][] = [
       [Buffer.from('other'), 'a GGUF file'],
       [ggufFile(settings, tensors, 1), 'version 2 or 3'],
-      [ggufFile({ ...settings, 'general.architecture': 'mamba' }, tensors), 'one of llama, qwen2'],
+      [ggufFile({ ...settings, 'general.architecture': 'mamba' }, tensors), 'one of llama, mistral3'],
       [ggufFile({ ...settings, 'general.alignment': 0 }, tensors), 'general.alignment'],
       [ggufFile({ ...settings, 'split.count': 2 }, tensors), 'join the files with llama-gguf-split'],
       [ggufFile(settings, tensors.slice(2)), 'token_embd.weight'],
