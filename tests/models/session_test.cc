@@ -996,10 +996,10 @@ TEST(ModelGenerate, LookedUpTokensAreThoseOfOneAtATime) {
       options.sampling = {.temperature = temperature, .repetition_penalty = 1.05F, .seed = 5};
       options.stop_ids.emplace();
       const std::vector<int32_t> plain = generated(model, prompt, options, context);
+      int64_t accepted = -1;
+      options.accepted = &accepted;
       for (const int64_t most : {1, 3, 8}) {
-        int64_t accepted = -1;
         options.prompt_lookup_num_tokens = most;
-        options.accepted = &accepted;
         EXPECT_EQ(generated(model, prompt, options, context), plain) << name << ", " << most;
         EXPECT_GE(accepted, 0);
         accepted_of_all += accepted;
