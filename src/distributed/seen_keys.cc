@@ -193,8 +193,11 @@ void GatheredKeys::join() const {
   int64_t rows = 0;
   for (const Chunks& chunks : incoming_) rows += count_of(chunks);
   if (rows < task_.call.sharding.keys) {
-    std::memset(whole_.k, 0, layouts.k_bytes(task_.call.sharding.keys));
-    std::memset(whole_.v, 0, layouts.v_bytes(task_.call.sharding.keys));
+    // Heads without numbers have no address.
+    const size_t of_k = layouts.k_bytes(task_.call.sharding.keys);
+    const size_t of_v = layouts.v_bytes(task_.call.sharding.keys);
+    if (of_k > 0) std::memset(whole_.k, 0, of_k);
+    if (of_v > 0) std::memset(whole_.v, 0, of_v);
   }
   for (size_t other = 0; other < received_.size(); ++other) {
     const int64_t count = count_of(incoming_[other]);
