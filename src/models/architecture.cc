@@ -181,8 +181,8 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
                                      .head_dim = a.head_dim,
                                      .positions = family.defaults.positions,
                                      .phi3 = std::string_view(family.model_type) == "phi3",
-                                     .ntk = family.up_first,
-                                     .alpha = family.norm_after_rope};
+                                     .ntk = family.fixed_ntk,
+                                     .alpha = family.dynamic_alpha};
   if (family.fields.rotary_dim != nullptr) {
     const int64_t rotated = config.integer(family.fields.rotary_dim, 64, {.most = a.head_dim});
     fallback.partial_rotary = static_cast<double>(rotated) / static_cast<double>(a.head_dim);

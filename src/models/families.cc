@@ -706,6 +706,7 @@ constexpr Family kFamilies[] = {
      .names = kGteNames,
      .rope = true,
      .up_first = true,
+     .fixed_ntk = true,
      .mlp_bias = false,
      .down_bias = true,
      .classifier = Classifier::kPooler,
@@ -1066,7 +1067,7 @@ constexpr Family kFamilies[] = {
           "hunyuan_v1_dense", kQwen3Fields,
           {.positions = 2048, .eps = 1e-5, .activation = "silu", .tied = false}, kHunyuanNames);
       family.fields.window = nullptr;
-      family.norm_after_rope = true;
+      family.norm_after_rope = family.dynamic_alpha = true;
       return family;
     }(),
     [] {
@@ -1077,7 +1078,7 @@ constexpr Family kFamilies[] = {
       family.fields.mlp_bias = nullptr;
       family.fields.logit_cap = "final_logit_softcapping";
       family.norm_parameters = false;
-      family.norm_after_rope = family.rope_reversed = true;
+      family.norm_after_rope = family.dynamic_alpha = family.rope_reversed = true;
       return family;
     }(),
     llama_like("arcee", kLlamaFields,

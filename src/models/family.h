@@ -197,6 +197,8 @@ struct Family {
       false;                     // a window is the distance to both sides, twice; else to the left
   bool transposed = false;       // matrices of layers are stored (in, out)
   bool up_first = false;         // rows of gate_up: up, then gate
+  bool fixed_ntk = false;        // see RopeFrequencies::Fallback::ntk
+  bool dynamic_alpha = false;    // see RopeFrequencies::Fallback::alpha
   bool interleaved_qkv = false;  // rows of qkv: q, k and v of head 0, then of head 1
   bool qkv_bias = true;          // unless fields.attention_bias says otherwise
   bool output_bias = true;       // of attention, likewise

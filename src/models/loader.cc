@@ -105,7 +105,6 @@ struct Part {
   bool transposed = false;         // the target is (columns, rows)
   bool plus_one = false;           // the target holds 1 + each element
   bool once = false;               // read for a source and not for each token
-  bool quantized = false;          // stored as rows of int8 or int4, never transposed
   bool stands_transposed = false;  // other files of the family have the tensor transposed
   bool is_setting = false;         // no parameter: a vector of State::rope_factors
   int64_t pairs = 0;               // head_dim if neighbouring rows are rotated together; else 0
@@ -120,6 +119,8 @@ struct Part {
   engine::Buffer turned;  // floats of a transposed matrix, until it is complete
 
   int64_t elements() const { return rows * columns; }
+  // True if it is stored as rows of int8 or int4, which are never transposed.
+  bool is_rows() const { return stored >= Stored::kInt8; }
   size_t row_bytes() const {
     const StoredForm& form = form_of(stored);
     return static_cast<size_t>((columns + form.numbers - 1) / form.numbers) * form.bytes;
@@ -229,8 +230,8 @@ struct ModelLoader::State {
       return nullptr;
     }
     const StoredTensor& stored = tensors[*tensor];
-    const bool quantized = stored_rows(stored, rows, columns).has_value();
     const std::optional<Stored> type = type_of(stored, rows, columns);
+    const bool quantized = type && *type >= Stored::kInt8;
     const bool stands_transposed = transposed;
     transposed = transposed && !quantized;
     const Dims shape = columns == 1 && stored.shape.rank() < 2 ? Dims{rows}
@@ -264,7 +265,6 @@ struct ModelLoader::State {
     part.rows = transposed ? columns : rows;
     part.columns = transposed ? rows : columns;
     part.transposed = transposed;
-    part.quantized = quantized;
     part.stands_transposed = stands_transposed;
     part.kept_end = rows;
     part_of[*tensor] = parts.size();
@@ -979,12 +979,11 @@ struct ModelLoader::State {
       return write_native_rows(part, from, count);
     } else {
       std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
-      const bool by_rows = part.stored >= Stored::kInt8;
-      for (size_t at = 0; by_rows && part.keeps_bytes() && at < rows.size();
+      for (size_t at = 0; part.is_rows() && part.keeps_bytes() && at < rows.size();
            at += part.row_bytes()) {
         turn_scales(rows.data() + at, part.columns);
       }
-      if (!by_rows) rules::turn_numbers(rows, number_bytes(part.stored));
+      if (!part.is_rows()) rules::turn_numbers(rows, number_bytes(part.stored));
       return write_native_rows(part, rows.data(), count);
     }
   }
@@ -1331,11 +1330,11 @@ Status ModelLoader::finish(Model& model) {
       if (part.matrix == &made.parameters.patch.weight)
         matrix = {a.width, a.channels, a.patch_size, a.patch_size};
       made.stored.push_back({.name = tensor.name,
-                             .shape = part.quantized ? matrix : tensor.shape,
+                             .shape = part.is_rows() ? matrix : tensor.shape,
                              .matrix = part.matrix,
                              .vector = part.vector,
                              .first = part.first,
-                             .rows = part.quantized && turned ? part.columns : part.rows,
+                             .rows = part.is_rows() && turned ? part.columns : part.rows,
                              .transposed = turned,
                              .plus_one = part.plus_one});
     }

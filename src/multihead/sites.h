@@ -15,32 +15,32 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead::models {
 
-/// A value of a layer, in the order of computation, but that those of cross-attention, which the
-/// decoder of an encoder–decoder model has between resid_mid and mlp_hidden, stand at the end. B
-/// sequences, N tokens, S tokens of the encoder, H query heads, K key/value heads, D width of a
-/// head, E width of the residual stream, M width of the MLP.
+/// A value of a layer. The order is that of the computation, except for the values of
+/// cross-attention, which stand at the end: the decoder of an encoder–decoder model computes them
+/// between resid_mid and mlp_hidden. B sequences, N tokens, S tokens of the encoder, H query heads,
+/// K key/value heads, D width of a head, E width of the residual stream, M width of the MLP.
 enum class Site : uint8_t {
   kResidPre,  ///< (B, N, E): input of the layer
   kQ,         ///< (B, N, H, D): queries as they enter the dot product
   kK,         ///< (B, N, K, D): keys, likewise
   kV,         ///< (B, N, K, D): values
-  kScores,    ///< (B, H, N, N): what the softmax reads; -inf for keys that a query does not see
+  kScores,    ///< (B, H, N, N): input of the softmax; -inf for keys that a query does not see
   kPattern,   ///< (B, H, N, N): attention weights; 0 for keys that a query does not see
   kZ,         ///< (B, N, H, D): output of each head, before the output projection
-  kAttnOut,   ///< (B, N, E): what attention adds to the residual stream
+  kAttnOut,   ///< (B, N, E): added to the residual stream by attention
   /// (B, N, E): between attention and MLP, or cross-attention; not in models whose MLP reads
   /// resid_pre
   kResidMid,
   kMlpHidden,      ///< (B, N, M): input of the MLP's last matrix
-  kMlpOut,         ///< (B, N, E): what the MLP adds to the residual stream
+  kMlpOut,         ///< (B, N, E): added to the residual stream by the MLP
   kResidPost,      ///< (B, N, E): output of the layer, which is resid_pre of the next one
   kCrossQ,         ///< (B, N, H, D): queries of cross-attention
-  kCrossK,         ///< (B, S, K, D): its keys; its tokens are those of the encoder
-  kCrossV,         ///< (B, S, K, D): its values, likewise
-  kCrossScores,    ///< (B, H, N, S): what its softmax reads; -inf for padding of the encoder
+  kCrossK,         ///< (B, S, K, D): keys of cross-attention, of the encoder's tokens
+  kCrossV,         ///< (B, S, K, D): values of cross-attention, likewise
+  kCrossScores,    ///< (B, H, N, S): input of its softmax; -inf for padding of the encoder
   kCrossPattern,   ///< (B, H, N, S): its weights
   kCrossZ,         ///< (B, N, H, D): output of each head
-  kCrossAttnOut,   ///< (B, N, E): what cross-attention adds to the residual stream
+  kCrossAttnOut,   ///< (B, N, E): added to the residual stream by it
   kResidMidCross,  ///< (B, N, E): between cross-attention and MLP
 };
 

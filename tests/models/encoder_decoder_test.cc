@@ -206,7 +206,7 @@ TEST(EncoderDecoder, TheEncoderIsAModelByItself) {
     ModelInputs inputs = given.inputs();
     inputs.source_edits = {&edit, 1};
     ASSERT_TRUE(given.model.forward(inputs, {.source_state = together.tensor()}, context).ok());
-    // It keeps what it shares.
+    // The encoder keeps the weights that both share.
     const Model encoder = given.model.encoder();
     given.model = Model();
     Numbers alone({1, given.source_count(), info.embed_dim});
@@ -393,7 +393,7 @@ TEST(EncoderDecoder, EditsOfASessionAreThoseOfOnePass) {
     const Given given(name, 7, 9);
     for (const Site site : kCross) {
       Edit edit{.site = site, .layer = 1, .action = Edit::Action::kScale, .factor = 0.5F};
-      // Of cross_k and cross_v, tokens are the source's.
+      // In cross_k and cross_v, these are tokens of the source.
       edit.tokens = {1, 3};
       Session session;
       const Status created = Session::create(given.model, {.edits = {edit}}, session);
@@ -416,7 +416,7 @@ TEST(EncoderDecoder, EditsOfASessionAreThoseOfOnePass) {
         done = end;
       }
     }
-    // Of the encoder.
+    // An edit of the encoder.
     const Edit edit{
         .site = Site::kResidPost, .tokens = {2}, .action = Edit::Action::kScale, .factor = -1.0F};
     Session session;
@@ -571,7 +571,8 @@ TEST(EncoderDecoder, ContinuesWhatTheDecoderBeginsWith) {
   EXPECT_NE(generated(given.model, given.source, edited, context), all);
 }
 
-// All continuations of two tokens, of which a search with many beams finds the likeliest.
+// Tries all continuations of two tokens, and returns the likeliest. A search with many beams finds
+// the same.
 std::vector<int32_t> likeliest_pair(const Model& model, std::span<const int32_t> source,
                                     std::vector<int32_t> before, Context& context) {
   const auto log_softmax = [](std::vector<float> logits) {

@@ -191,7 +191,7 @@ Model loaded(const Config& config, const std::map<std::string, Numbers>& tensors
   return model;
 }
 
-// llama.cpp's name of a tensor; empty for one that it leaves out, such as those of a masked
+// llama.cpp's name of a tensor. Empty if it leaves the tensor out, such as the head of a masked
 // language model.
 std::string gguf_name(std::string name, bool norms_after, const std::string& architecture = "") {
   for (const char* const before :
@@ -477,7 +477,7 @@ Gguf converted(const Golden& golden, const Config& config,
 
 class GoldenGguf : public ::testing::TestWithParam<Golden> {};
 
-// The numbers of a folder, without those of a text part's other members.
+// The settings of a folder without those that GGUF cannot say.
 Config config_of(const Golden& golden) {
   Config config;
   EXPECT_TRUE(models::read_config(model_folder(golden.name) + "/config.json", config).ok());
@@ -984,7 +984,7 @@ TEST(GgufTest, NamesWhatItDoesNotRead) {
         << refused.what << ": " << status.argument();
     EXPECT_NE(status.message().find(refused.words), std::string::npos) << status.message();
   }
-  // Their product is 0, but that of the last two does not fit in 64 bits.
+  // The product of all three is 0, but the product of the last two does not fit in 64 bits.
   Gguf large;
   large.set("general.architecture", std::string("qwen3"));
   large.add("x", {int64_t{1} << 48, int64_t{1} << 48, 0}, 0, {});

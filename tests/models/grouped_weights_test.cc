@@ -78,7 +78,7 @@ Bytes packed(const std::vector<int>& numbers, int bits) {
   return bytes;
 }
 
-// Adds the matrix X (rows, columns) with random numbers. Returns what it stands for.
+// Adds the matrix X (rows, columns) with random numbers. Returns its weights as floats.
 std::vector<float> add_matrix(Files& files, const std::string& base, int64_t rows, int64_t columns,
                               Format format, std::mt19937& random) {
   const int bits = bits_of(format);
@@ -156,7 +156,7 @@ std::vector<float> add_matrix(Files& files, const std::string& base, int64_t row
   return dense;
 }
 
-// llama3 with quantized matrices, and with what they stand for.
+// llama3 with quantized matrices, and with the same weights as floats.
 std::pair<Files, Files> quantized(Format format) {
   std::mt19937 random(static_cast<unsigned>(format) + 7);
   Files files, dense;

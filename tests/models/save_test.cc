@@ -53,7 +53,7 @@ Model opened(const std::string& folder, const OpenOptions& options) {
   return model;
 }
 
-// Writes the model beside the files of `from` that are no weights.
+// Writes the weights, and copies the settings of the folder `from`.
 void save(const Model& model, SafetensorsType type, const std::string& from,
           const TemporaryFolder& to) {
   for (const char* const name : {"config.json", "modules.json", "preprocessor_config.json"}) {

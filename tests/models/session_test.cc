@@ -948,7 +948,8 @@ TEST(ModelGenerate, ALogitsProcessorComesBeforeAllOtherRules) {
   std::vector<int32_t> seen;
   int32_t fresh = 0;  // not in the prompt
   while (std::find(prompt.begin(), prompt.end(), fresh) != prompt.end()) ++fresh;
-  // Allows two tokens, of which the second has the larger logit, but not after the penalty.
+  // Allows two tokens. The second has the larger logit before the penalty, and the smaller one
+  // after it.
   const auto two = [&](std::span<const int32_t> ids, std::span<float> logits) -> Status {
     seen.assign(ids.begin(), ids.end());
     std::fill(logits.begin(), logits.end(), -std::numeric_limits<float>::infinity());

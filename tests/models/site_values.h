@@ -57,7 +57,7 @@ inline constexpr const char* kOtherModels[] = {"albert",
 
 inline std::vector<models::Site> all_sites() {
   std::vector<models::Site> sites;
-  // Without those of cross-attention.
+  // Sites of cross-attention are left out.
   for (int site = 0; site <= static_cast<int>(models::Site::kResidPost); ++site)
     sites.push_back(static_cast<models::Site>(site));
   return sites;

@@ -47,7 +47,7 @@ struct RelativeContent {
   bool given() const { return rows > 0; }
 };
 
-// What cross-attention reads: the output of the encoder, as each layer of a decoder has it.
+// The output of the encoder, which cross-attention reads in each layer of a decoder.
 struct Source {
   Tensor state = {};                // (batch * tokens, width)
   int64_t tokens = 0;               // of each sequence

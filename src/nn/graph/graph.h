@@ -27,7 +27,7 @@ struct Value {
   // Columns of another value. The first head begins at `column`, each next one head_step further.
   ValueId whole = kNoValue;
   int64_t column = 0, head_step = 0;
-  bool of_source = false;  // its tokens are those of LayerCall::source
+  bool of_source = false;  // has the tokens of LayerCall::source
   // The value that this one takes the place of in memory. The operation that writes it is the last
   // one that reads the replaced value.
   ValueId replaces = kNoValue;
@@ -64,8 +64,8 @@ struct Operation {
   Vector LayerParameters::*vector = nullptr;
   Share share = Share::kNone;
   float number = 0.0F;  // of kScale and kClamp
-  // Of cross-attention: kProject makes keys or values of the source, unless they are cached, and
-  // kAttend reads them.
+  // True in cross-attention: kProject makes keys or values of the source, unless they are cached,
+  // and kAttend reads them.
   bool cross = false;
 
   // Set by plan(): of kAdd, true if in2's gradient may be the memory of out's gradient.
@@ -80,7 +80,7 @@ struct Graph {
   NormKind norm;
   Activation activation = Activation::kGelu;
   bool norms_all_heads = false;  // kNormHeads normalizes the heads of a token as one row
-  // Widths, set by plan(). With a source, the last one is that of its keys and values.
+  // Widths, set by plan(). With a source, the last slot holds its keys and values.
   std::vector<int64_t> slots;
 
   ValueId add(const Value& value) {
