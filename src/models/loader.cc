@@ -371,7 +371,7 @@ struct ModelLoader::State {
   }
 
   WeightType memory_type(Stored stored, const char* names = nullptr) const {
-    const Names& n = model->architecture.family->names;
+    const Names& n = stack->architecture.family->names;
     const bool is_table = names != nullptr && (names == n.embedding || names == n.output);
     if (is_table && options.embedding_weights) return *options.embedding_weights;
     return options.weights.value_or(same_type(stored));

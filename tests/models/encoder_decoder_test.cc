@@ -266,6 +266,14 @@ TEST(EncoderDecoder, AFolderWithAnEncoderAloneIsOne) {
 }
 
 // A file of Marian may have its table of positions.
+TEST(EncoderDecoder, AnEncodersOwnEmbeddingIsATable) {
+  models::OpenOptions options{.weights = WeightType::kF32};
+  const models::ModelInfo plain = open_golden("marian_two", options).encoder().info();
+  options.embedding_weights = WeightType::kBF16;
+  const models::ModelInfo tables = open_golden("marian_two", options).encoder().info();
+  EXPECT_EQ(plain.weight_bytes - tables.weight_bytes, 2 * plain.vocab_size * plain.embed_dim);
+}
+
 TEST(EncoderDecoder, AStoredTableOfPositionsIsUsed) {
   Context context(1);
   const Given given("marian");
