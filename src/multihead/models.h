@@ -59,8 +59,8 @@ struct OpenOptions {
   /// Type of the matrices and the embedding in memory. Without one they stay as the file has them.
   /// Norms and biases are f32, tables of positions as stored.
   std::optional<WeightType> weights = {};
-  /// Type of the embedding and of the matrix of logits; that of `weights` without one. int4 of
-  /// these two loses more than int4 of all others.
+  /// Type of the embedding and of the matrix of logits. Default: as `weights` says. int4 in
+  /// these two matrices loses more than int4 in all others.
   std::optional<WeightType> embedding_weights = {};
   /// Called while weights are read, with the bytes so far and of all. Returning false ends open()
   /// with a kAborted error.
@@ -72,7 +72,7 @@ struct OpenOptions {
   /// one product computes them. Files that cannot be mapped (Windows) are kept in memory, whatever
   /// this says.
   bool keep_mapped = false;
-  /// Of a model with two towers (clip, siglip): true opens that of images, false that of texts.
+  /// Chooses a tower of a model with two (clip, siglip): true the images, false the texts.
   bool images = false;
 };
 
@@ -108,7 +108,7 @@ struct TokenRules {
   std::vector<std::vector<int32_t>> bad_words = {};  ///< sequences whose last token is not chosen
 };
 
-/// The properties of a model. Of an encoder–decoder model, those of its decoder.
+/// The properties of a model. An encoder–decoder model gives the properties of its decoder.
 struct ModelInfo {
   std::string model_type = {};       ///< of config.json
   Output output = Output::kNone;     ///< what logits are
@@ -318,8 +318,8 @@ struct SessionOptions {
 
 /// A causal model with the keys and values of the tokens so far. Their memory grows with the
 /// tokens. A layer with a sliding window keeps the last 2 * window - 1 tokens, or window + 127 if
-/// that is less. Of an encoder–decoder model, the tokens are those of the decoder, and the keys and
-/// values of the encoder's output are kept, too.
+/// that is less. In an encoder–decoder model, these are the tokens of the decoder, and the keys
+/// and values of the encoder's output are kept, too.
 class Session {
  public:
   Session();  ///< a session that refuses every call
@@ -431,9 +431,9 @@ struct GenerateOptions {
   /// forbids a token. An error ends the generation. Not with beams.
   std::function<Status(std::span<const int32_t> ids, std::span<float> logits)> logits_processor =
       {};
-  /// Tries at most this many tokens, 0 to 64, in one pass: those after the first occurrence of the
-  /// longest end of the text that occurred, of at most max_matching_ngram_size tokens. The tokens
-  /// are those of one at a time, but for logits as near as rounding. Not with beams.
+  /// Tries at most this many tokens, 0 to 64, in one pass: the tokens after the first occurrence
+  /// of the longest end of the text that occurred, of at most max_matching_ngram_size tokens. The
+  /// text is the same as with 0, unless two logits are as near as rounding. Not with beams.
   int64_t prompt_lookup_num_tokens = 0;
   int64_t max_matching_ngram_size = 2;  ///< see prompt_lookup_num_tokens
   int64_t* accepted = nullptr;          ///< number of tokens that were so chosen; optional

@@ -112,11 +112,14 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    */
   readonly weights?: ModelWeights | undefined;
   /**
-   * Type of the embedding and of the matrix of logits in memory. Default: that of `weights`. `int4` of these two loses more than `int4` of
-   * all others.
+   * Type of the embedding and of the matrix of logits in memory. Default: as `weights` says. `int4` in these two matrices loses
+   * more than `int4` in all others.
    */
   readonly embeddingWeights?: ModelWeights | undefined;
-  /** Called while weights are read, with the bytes so far and those of all weights; of two towers, for each in turn. Default none. */
+  /**
+   * Called while weights are read, with the bytes so far and the bytes of all weights. In a model of two towers, each tower counts its
+   * own. Default none.
+   */
   readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
   /** Names of the hub: a branch, a tag or a commit; default `'main'`. */
   readonly revision?: string | undefined;
@@ -160,7 +163,7 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
 export type Pooling = 'mean' | 'firstToken' | 'lastToken' | 'max' | 'meanSqrtLength' | 'weightedMean' | 'pooler';
 
 /**
- * Which tokens a generation must choose, or may not. Names are those of transformers: `forcedBos` is `forced_bos_token_id`,
+ * Which tokens a generation must choose, or may not. The names follow transformers: `forcedBos` is `forced_bos_token_id`,
  * `suppress` is `suppress_tokens`.
  */
 export interface TokenRules {
@@ -176,7 +179,7 @@ export interface TokenRules {
   readonly badWords: readonly (readonly number[])[];
 }
 
-/** What a model is. Of an encoder–decoder model, what its decoder is. */
+/** The properties of a model. An encoder–decoder model gives the properties of its decoder. */
 export interface ModelInfo {
   /** `model_type` of config.json. */
   readonly modelType: string;
@@ -251,7 +254,7 @@ export interface ModelInfo {
  */
 export type LogitsProcessor = (ids: Int32Array, logits: Float32Array) => void;
 
-/** Options of {@link Model.prefix}, which are those of every text that begins with it. */
+/** Options of {@link Model.prefix}. Every text that begins with the prefix has the same options. */
 export interface PrefixOptions extends EncodeOptions {
   /** Type of the cached keys and values; default `'f32'`. */
   readonly cacheType?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
@@ -301,8 +304,8 @@ export interface GenerateOptions extends EncodeOptions {
   readonly logitsProcessor?: LogitsProcessor | undefined;
   /**
    * Tokens that follow an earlier occurrence of the last ones are tried together, at most this many (0 to 64) in one pass: faster for
-   * texts that repeat their prompt. Those that would be chosen anyway are accepted. The tokens are those of one at a time, unless two
-   * logits are as near as the rounding of a pass of several tokens. Default 0, none. Not with beams.
+   * texts that repeat their prompt. Tokens that would be chosen anyway are accepted. The text is the same as without this option, unless
+   * two logits are as near as the rounding of a pass of several tokens. Default 0: no such tokens are tried. Not with beams.
    */
   readonly promptLookupNumTokens?: number | undefined;
   /** The most tokens whose earlier occurrence is looked for, with `promptLookupNumTokens`; default 2. */
@@ -449,7 +452,7 @@ export interface EmbedOptions extends PassOptions {
   readonly onProgress?: ((done: number, total: number) => void) | undefined;
 }
 
-/** Options of {@link Model.embedImages}, as those of texts. `pooling` is by default the first token, in SigLIP the pooler. */
+/** Options of {@link Model.embedImages}, as in {@link EmbedOptions}. `pooling` is by default the first token, in SigLIP the pooler. */
 export type EmbedImagesOptions = Pick<EmbedOptions, 'pooling' | 'normalize' | 'headScales' | 'signal' | 'onProgress'>;
 
 /** Options of {@link Model.logits}. */
@@ -560,7 +563,7 @@ export interface SaveModelOptions {
 export interface Model extends ModelAnalyses {
   /** What the model is. */
   readonly info: ModelInfo;
-  /** Models of texts and images (CLIP, SigLIP): the tower of images, for passes through it; the model itself is that of texts. */
+  /** Models of texts and images (CLIP, SigLIP): the tower of images, for passes through it; the model itself is the tower of texts. */
   readonly vision: Model | undefined;
   /** Names of the classes by `id2label` of config.json, `start` and `end` for question answering; empty without classes. */
   readonly labels: readonly string[];
@@ -597,9 +600,9 @@ export interface Model extends ModelAnalyses {
    */
   generate(prompt: ChatInput, options?: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined>;
   /**
-   * The whole continuations of several prompts: each is that of its prompt alone, with the seed `seed` + its index. Up to eight are
-   * computed side by side, in passes over one token of each, which read the weights once; the logits are those of one alone up to
-   * rounding. Not side by side: beams, edits, and models with an encoder. An array of numbers is one prompt, and so is an array of
+   * The whole continuations of several prompts: each is the same as for its prompt alone, with the seed `seed` + its index. Up to eight
+   * are computed side by side, in passes over one token of each, which read the weights once; this changes logits by rounding
+   * alone. Not side by side: beams, edits, and models with an encoder. An array of numbers is one prompt, and so is an array of
    * messages. Rejects as generate() throws.
    */
   complete(prompts: readonly ChatInput[], options?: GenerateOptions): Promise<Completion[]>;
@@ -607,7 +610,7 @@ export interface Model extends ModelAnalyses {
   complete(prompt: ChatInput, options?: GenerateOptions): Promise<Completion>;
   /**
    * Computes the keys and values of the begin of prompts, such as a system prompt, once for all generations that take it as their
-   * `prefix`. Logits are those of the whole prompt up to rounding, because a pass over fewer tokens adds in another order.
+   * `prefix`. Logits differ from a pass over the whole prompt by rounding alone, because a pass over fewer tokens adds in another order.
    *
    * @throws {MultiheadError} `E_OPTION`, also for a model with an encoder; `E_MEMORY`, `E_ABORTED`
    */
