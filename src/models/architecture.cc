@@ -352,8 +352,11 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
   if (names.patch != nullptr) {
     constexpr int64_t kMostPixels = 1 << 14, kMostPatch = 1 << 9, kMostChannels = 1 << 6;
     a.image_size = config.integer("image_size", 224, {.most = kMostPixels});
-    a.patch_size = config.integer("patch_size", family.defaults.patch,
-                                  {.most = std::min(kMostPatch, a.image_size)});
+    a.patch_size = config.integer("patch_size", family.defaults.patch, {.most = kMostPatch});
+    if (a.patch_size > a.image_size) {
+      config.fail("patch_size", "at most image_size, " + std::to_string(a.image_size),
+                  std::to_string(a.patch_size));
+    }
     a.channels = config.integer("num_channels", 3, {.most = kMostChannels});
     a.trained_size = a.image_size;
     if (family.resizes_positions) {

@@ -158,6 +158,7 @@ struct ModelLoader::State {
   Context context;
   bool in_team = false;
   int64_t given_bytes = 0, all_bytes = 0, viewed_bytes = 0;
+  int64_t computed_bytes = 0;  // of tables of positions that are in no file
   std::string missing, wrong;
   engine::Buffer floats, narrowed_row;  // rows in f32
   bool in_heads = false;                // names of heads have no prefix
@@ -525,6 +526,7 @@ struct ModelLoader::State {
     if (n.position != nullptr && !stored) {
       p.position = {nullptr, WeightType::kF32, a.positions, width};
       stack->info.weight_bytes += p.position.bytes();
+      computed_bytes += p.position.bytes();
     } else if (n.position != nullptr) {
       const bool is_parameter = n.patch != nullptr && !has(n.position, ".weight");
       const int64_t side = a.patch_size == 0 ? 0 : a.trained_size / a.patch_size;
@@ -1265,7 +1267,7 @@ std::span<const size_t> ModelLoader::needed() const {
 
 int64_t ModelLoader::bytes(bool viewed) const {
   if (state_ == nullptr) return 0;
-  int64_t sum = 0;
+  int64_t sum = state_->computed_bytes;
   for (const Part& part : state_->parts) {
     if (!viewed || !rules::kOrderOfFiles || !part.can_be_matrix()) sum += part.memory_bytes();
   }

@@ -177,7 +177,7 @@ class Runner {
     floats(take, w_.sin, ropes * pass_.tokens, pairs_);
     floats(take, w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, before_ + pass_.tokens);
     if (a_.relative_span > 0) {
-      const int64_t distances = std::min(2 * pass_.tokens - 1, 2 * a_.relative_span);
+      const int64_t distances = relative_row(pass_.tokens - 1) + 1 - relative_row(1 - pass_.tokens);
       floats(take, w_.relative, distances, a_.width);
       take(w_.relative_rows, static_cast<uint64_t>(2 * pass_.tokens - 1));
       floats(take, w_.content.projected, distances, a_.q_width());
@@ -244,14 +244,17 @@ class Runner {
     return {};
   }
 
+  // The row of DeBERTa's table for a distance. It may skip rows: buckets can be narrower than one.
+  int64_t relative_row(int64_t distance) const {
+    const int64_t bucket = signed_bucket(distance, a_.relative_span, a_.bucket_distance);
+    return std::clamp<int64_t>(bucket + a_.relative_span, 0, 2 * a_.relative_span - 1);
+  }
+
   Status fill_relative_content() {
-    const auto row_of = [&](int64_t distance) {
-      const int64_t bucket = signed_bucket(distance, a_.relative_span, a_.bucket_distance);
-      return std::clamp<int64_t>(bucket + a_.relative_span, 0, 2 * a_.relative_span - 1);
-    };
-    const int64_t last = pass_.tokens - 1, first = row_of(-last), rows = row_of(last) + 1 - first;
+    const int64_t last = pass_.tokens - 1, first = relative_row(-last);
+    const int64_t rows = relative_row(last) + 1 - first;
     for (int64_t distance = -last; distance <= last; ++distance) {
-      w_.relative_rows[distance + last] = static_cast<int32_t>(row_of(distance) - first);
+      w_.relative_rows[distance + last] = static_cast<int32_t>(relative_row(distance) - first);
     }
     const ConstTensor table(p_.relative_bias.data + first * a_.width, {rows, a_.width});
     w_.content.embeddings = w_.relative;

@@ -411,7 +411,7 @@ void run(Bytes& from, const Model& model) {
     tokens = 1;
     if (info.takes_pixels || width > 1'000'000) return;
   }
-  std::vector<int32_t> ids(static_cast<size_t>(tokens)), types;
+  std::vector<int32_t> ids(static_cast<size_t>(tokens)), types, source;
   std::vector<uint8_t> mask;
   std::vector<float> pixels;
   if (info.takes_pixels) {
@@ -420,9 +420,18 @@ void run(Bytes& from, const Model& model) {
     if (count > 1'000'000) return;
     pixels.assign(static_cast<size_t>(count), 0.25F);
   }
-  for (int32_t& id : ids) {
-    id = static_cast<int32_t>(
-        below(from, static_cast<size_t>(std::min<int64_t>(info.vocab_size, 5000))));
+  const auto draw_ids = [&](std::vector<int32_t>& list, int64_t vocab_size) {
+    for (int32_t& id : list) {
+      id = static_cast<int32_t>(
+          below(from, static_cast<size_t>(std::min<int64_t>(vocab_size, 5000))));
+    }
+  };
+  draw_ids(ids, info.vocab_size);
+  if (info.has_encoder) {
+    const ModelInfo& encoder = model.encoder().info();
+    const int64_t longest = encoder.max_tokens > 0 ? std::min<int64_t>(encoder.max_tokens, 20) : 20;
+    source.resize(static_cast<size_t>(from.integer(1, longest)));
+    draw_ids(source, encoder.vocab_size);
   }
   if (info.token_types > 0 && from.one_in(2)) {
     types.assign(ids.size(), static_cast<int32_t>(info.token_types - 1));
@@ -449,8 +458,9 @@ void run(Bytes& from, const Model& model) {
       .maps = {&wanted, 1}};
   if (info.output != Output::kNone) outputs.logits = {logits.data(), logits_shape};
   if (info.has_pooler) outputs.pooler_output = {pooled.data(), {1, info.embed_dim}};
-  const Status status = model.forward(
-      {.ids = ids, .mask = mask, .token_types = types, .pixels = pixels}, outputs, context);
+  const ModelInputs inputs{
+      .ids = ids, .mask = mask, .token_types = types, .pixels = pixels, .source = source};
+  const Status status = model.forward(inputs, outputs, context);
   if (too_many && tokens > 1) {
     FUZZ_CHECK(status.code() == StatusCode::kOption, "%lld tokens of %lld: %s",
                static_cast<long long>(tokens), static_cast<long long>(info.max_tokens),
@@ -466,8 +476,7 @@ void run(Bytes& from, const Model& model) {
     const bool right = std::abs(sum - 1) < 1e-3 || std::isnan(sum) || (sum == 0 && !mask.empty());
     FUZZ_CHECK(right, "a row of weights has the sum %g", sum);
   }
-  look_inside(from, model, {.ids = ids, .mask = mask, .token_types = types, .pixels = pixels},
-              context);
+  look_inside(from, model, inputs, context);
   if (info.output != Output::kLanguageModel) return;
   Session session;
   const int64_t capacity = info.max_tokens > 0 ? std::min(info.max_tokens, tokens + 1) : tokens + 1;
@@ -477,6 +486,7 @@ void run(Bytes& from, const Model& model) {
     return;
   }
   FUZZ_CHECK(created.ok(), "%s", created.message().c_str());
+  if (info.has_encoder && !computed(session.encode(source, {}, context))) return;
   const Tensor last(logits.data(), {info.vocab_size});
   if (!computed(session.append(ids, last, context)) || session.length() == capacity) return;
   static_cast<void>(computed(session.append(std::span(ids).first(1), last, context)));

@@ -667,6 +667,46 @@ TEST(ModelConfig, RelativeBucketsThatHaveNoOrderAreNamed) {
 }
 
 // A setting that the family does not use is not read.
+// Buckets of far distances may be narrower than one: five tokens then need rows that lie further
+// apart than there are distances. They had no memory.
+TEST(ModelConfig, NarrowRelativeBucketsHaveTheirRows) {
+  Files files;
+  read_files("deberta_v3", files);
+  files.config["max_relative_positions"] = number(5);
+  Model model;
+  const Status opened = load(files, {}, size_t{1} << 20, model);
+  ASSERT_TRUE(opened.ok()) << opened.message();
+  const std::vector<int32_t> ids = {1, 2, 3, 4, 5};
+  std::vector<float> state(5 * static_cast<size_t>(model.info().embed_dim));
+  Context context(1);
+  const Status status = model.forward(
+      {.ids = ids}, {.last_hidden_state = {state.data(), {1, 5, model.info().embed_dim}}}, context);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(std::all_of(state.begin(), state.end(), [](float x) { return std::isfinite(x); }));
+}
+
+TEST(ModelConfig, DefaultPatchesLargerThanTheImageAreNamed) {
+  Files files;
+  read_files("siglip_vision", files);
+  files.config.erase("patch_size");
+  ModelLoader loader;
+  const Status status = ModelLoader::create(files.config, files.tensors, {}, loader);
+  EXPECT_EQ(status.argument(), "config.json: patch_size") << status.message();
+}
+
+TEST(ModelLoader, BytesHaveTheTableOfPositionsThatIsComputed) {
+  Files files;
+  read_files("marian", files);
+  ModelLoader shorter, longer;
+  ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {}, shorter).ok());
+  const ConfigValue before = files.config["max_position_embeddings"];
+  files.config["max_position_embeddings"] = number(before.number + 1000);
+  ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {}, longer).ok());
+  const auto width = static_cast<int64_t>(files.config["d_model"].number);
+  // Of the encoder and of the decoder, in float.
+  EXPECT_EQ(longer.bytes(false) - shorter.bytes(false), 2 * 1000 * width * 4);
+}
+
 TEST(ModelConfig, SettingsThatAreNotUsedMayBeAnything) {
   const Change cases[] = {{"llama3", "pad_token_id", number(-1)},
                           {"llama3", "pad_token_id", text("<pad>")},
