@@ -8,8 +8,9 @@
 /// ernie4_5, helium, seed_oss, exaone4, hunyuan_v1_dense, arcee, nanochat; and as the text parts of
 /// gemma3, qwen2_vl, qwen2_5_vl, qwen3_vl, mistral3, idefics3, smolvlm, llava, llava_next.
 /// Encoders: bert, roberta, xlm-roberta, camembert, distilbert, albert, electra, mpnet, deberta-v2,
-/// modernbert, nomic_bert, new, eurobert, esm, vit, dinov2, dinov2_with_registers, and the towers
-/// of clip and siglip. With an encoder and a decoder: t5, mt5, bart, mbart, marian, m2m_100.
+/// modernbert, nomic_bert, new, eurobert, esm, vit, deit, dinov2, dinov2_with_registers, and the
+/// towers of clip and siglip. With an encoder and a decoder: t5, mt5, umt5, bart, mbart, marian,
+/// m2m_100.
 /// Definitions: the transformers library 5.12; configurations of its versions 4 and 5 are read.
 #pragma once
 

@@ -36,8 +36,9 @@ using models::Site;
 using models::TokenRules;
 using testing::open_golden;
 
-constexpr const char* kBoth[] = {
-    "t5_seq2seq", "t5_gated_seq2seq", "mt5", "marian", "marian_two", "bart", "mbart", "m2m_100"};
+constexpr const char* kBoth[] = {"t5_seq2seq", "t5_gated_seq2seq", "mt5",  "umt5",
+                                 "marian",     "marian_two",       "bart", "mbart",
+                                 "m2m_100"};
 
 std::vector<int32_t> random_ids(const models::ModelInfo& info, int64_t count, uint64_t seed) {
   testing::Random random(seed);
@@ -125,7 +126,7 @@ TEST(EncoderDecoder, CrossAttentionFollowsFromItsParts) {
     const auto n = static_cast<size_t>(given.count()),
                s = static_cast<size_t>(given.source_count());
     const auto heads = static_cast<size_t>(info.num_heads), d = static_cast<size_t>(info.head_dim);
-    const bool is_t5 = info.model_type == "t5" || info.model_type == "mt5";
+    const bool is_t5 = info.model_type.ends_with("t5");
     const double scale = is_t5 ? 1.0 : 1.0 / std::sqrt(static_cast<double>(d));
     for (int64_t layer = 0; layer < info.num_layers; ++layer) {
       const auto of = [&](Site site) { return captured(given, site, layer, context).data; };
