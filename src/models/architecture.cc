@@ -606,9 +606,7 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
       MULTIHEAD_TRY(read_end_ids(given, "eos_token_id", a.end_ids));
     }
     MULTIHEAD_TRY(read_end_ids(given, "generation_config.json/eos_token_id", a.end_ids));
-  }
-  if (family->encoder != nullptr) {
-    MULTIHEAD_TRY(read_token_rules(given, a.vocabulary, a.decoder_start, a.rules));
+    MULTIHEAD_TRY(read_generation(given, a));
   }
   MULTIHEAD_TRY(top.status());
   architecture = std::move(a);

@@ -742,6 +742,7 @@ struct ModelLoader::State {
     info.has_encoder = model->encoder != nullptr && stack == model.get();
     info.decoder_start = a.decoder_start;
     info.rules = a.rules;
+    info.generation = a.generation;
     info.pooling = sentence.pooling;
     info.pools_prompt = sentence.pools_prompt;
     info.vector_dim = sentence.width;

@@ -511,12 +511,29 @@ TEST(TokenRules, AreThoseOfTransformers) {
   EXPECT_EQ(chosen({.bad_words = {{3, 2, 1}}}, {0, 3, 2}, 1, 0), 2);
   EXPECT_EQ(chosen({.bad_words = {{3, 2, 1}}}, {0, 2}, 1, 0), 1);
   EXPECT_EQ(chosen({.bad_words = {{3, 2, 1}}}, {2}, 1, 0), 1);
+  // A word that is longer than the text does not count.
+  EXPECT_EQ(chosen({.bad_words = {{3, 2, 1}}}, {3, 2}, 1, 0), 1);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 1}, {1, 2}, 1, 0), 3);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 2}, {3, 1, 3, 2, 3}, 1, 0), 3);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 2}, {3, 1, 2}, 1, 0), 1);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 3}, {3, 2, 1, 3, 2}, 1, 0), 2);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 3}, {2}, 1, 0), 1);
+  EXPECT_EQ(chosen({.encoder_no_repeat_ngram_size = 2, .source = {0, 1, 9}}, {0}, 1, 0), 2);
+  EXPECT_EQ(chosen({.encoder_no_repeat_ngram_size = 2, .source = {0, 9}}, {0}, 1, 0), 1);
+  EXPECT_EQ(chosen({.encoder_no_repeat_ngram_size = 3, .source = {0, 1, 2}}, {0}, 1, 0), 1);
+  // The start counts for min_length, and not for min_new_tokens.
+  EXPECT_EQ(chosen({.min_length = 2, .ends = {1, 9}}, {0}, 1, 0), 2);
+  EXPECT_EQ(chosen({.min_length = 2, .ends = {1}}, {0, 2}, 1, 0), 1);
+  EXPECT_EQ(chosen({.min_length = 9, .min_new_tokens = 2, .ends = {1}}, {0, 2}, 1, 0), 2);
+  EXPECT_EQ(chosen({.min_length = 9, .min_new_tokens = 2, .ends = {1}}, {0, 2, 2}, 1, 0), 1);
   Sampler wrong({}, {.suppress = {5}});
   std::vector<float> logits(5);
   int32_t token = 0;
   EXPECT_EQ(wrong.choose({logits.data(), {5}}, {}, token).argument(), "suppress");
   Sampler none({}, {.suppress = {0, 1, 2, 3, 4}});
   EXPECT_EQ(none.choose({logits.data(), {5}}, {}, token).argument(), "logits");
+  Sampler negative({}, {.min_length = -1});
+  EXPECT_EQ(negative.choose({logits.data(), {5}}, {}, token).argument(), "min_length");
 }
 
 TEST(TokenRules, AreReadFromTheFolder) {
@@ -542,6 +559,14 @@ TEST(TokenRules, AreReadFromTheFolder) {
   EXPECT_EQ(rules_with({{"suppress_tokens.0", 80}}).argument(), "config.json: suppress_tokens.0");
   EXPECT_EQ(rules_with({{"generation_config.json/forced_bos_token_id", 1.5}}).argument(),
             "generation_config.json: forced_bos_token_id");
+  // Beside that file, config.json has no rules.
+  EXPECT_EQ(rules_with({{"suppress_tokens.0", 80}, {"generation_config.json/pad_token_id", 1}})
+                .argument(),
+            "weights");
+  for (const char* const name : {"no_repeat_ngram_size", "min_length", "num_beams", "max_length"}) {
+    EXPECT_EQ(rules_with({{name, -1}}).argument(), "config.json: " + std::string(name));
+  }
+  EXPECT_EQ(rules_with({{"repetition_penalty", 0}}).argument(), "config.json: repetition_penalty");
 }
 
 // ---- Generation. ----
