@@ -59,11 +59,13 @@ struct Question {
   Pass pass;
   MetricOf metric;
 };
-// Errors: kOption for a model that is no causal language model, and those of check_inputs().
-Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric, Question& question);
+// Errors: kOption for a model that is no causal language model, or has an encoder that the call is
+// not for, and those of check_inputs(). The state of the source is not computed.
+Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric, Question& question,
+           bool with_encoder = false);
 // Also refuses more than one sequence, padding and edits.
 Status ask_one(const Model& model, const ModelInputs& inputs, const Metric& metric,
-               Question& question);
+               Question& question, bool with_encoder = false);
 
 // The error of a metric that is not finite, kOption.
 Status require_finite(std::span<const double> metrics);

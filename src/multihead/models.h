@@ -183,8 +183,8 @@ struct ModelInputs {
   std::span<const uint8_t> mask = {};         ///< (B, N): 0 is padding; empty: none
   std::span<const int32_t> token_types = {};  ///< (B, N); empty: all 0
   std::span<const float> pixels = {};         ///< (B, channels, image_size, image_size)
-  /// (num_layers, num_heads): factor on the output of each head, not of cross-attention; 0 mutes
-  /// it. Empty: all 1.
+  /// (num_layers, num_heads): factor on the output of each head; 0 mutes it. Or (2, num_layers,
+  /// num_heads) of an encoder–decoder model: then those of cross-attention. Empty: all 1.
   std::span<const float> head_scales = {};
   std::span<const Edit> edits = {};  ///< changes of values inside the model
   /// (B, S) token ids of the encoder. Encoder–decoder models need them; all others are then of the
