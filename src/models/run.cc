@@ -498,7 +498,7 @@ class Runner {
     options.alibi_slopes = a_.alibi_slopes;
     if (plan.window > 0) options.window.left = plan.window - 1;
     if (a_.window_both_sides) options.window.right = options.window.left;
-    // Those of cross-attention follow the others, if there are any.
+    // The factors of cross-attention follow the others, if there are any.
     const auto heads = static_cast<size_t>(a_.heads), first = static_cast<size_t>(index) * heads;
     const std::span<const float> scales = pass_.inputs.head_scales;
     if (!scales.empty()) call.head_scales = scales.subspan(first, heads);
@@ -546,7 +546,7 @@ class Runner {
   const Parameters& p_;
   const nn::Graph& graph_;
   const Pass& pass_;
-  const int64_t before_;  // tokens in the caches; layers add those of the pass to theirs
+  const int64_t before_;  // tokens in the caches, to which layers add the pass's
   Context& context_;
   Arrays w_;
   nn::Frame frame_;
