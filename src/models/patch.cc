@@ -377,22 +377,25 @@ Status attribution_patch(const Model& model, const ModelInputs& clean, const Mod
 
     const SiteShape& shape = values.shape();
     const Dims strides = contiguous_strides(shape.shape);
-    const int64_t per_part = positions ? tokens : 1;
+    const int64_t per_part = positions ? tokens : 1, width = shape.shape[shape.shape.rank() - 1];
     std::vector<double> sums(static_cast<size_t>(layers * made.parts * per_part));
     for (int64_t layer = 0; layer < layers; ++layer) {
-      for (int64_t i = 0; i < values.size(); ++i) {
-        const double slope = slopes.of(layer).data[i];
+      const float* const slope = slopes.of(layer).data;
+      const float *const from = values.of(layer).data, *const to = changed.of(layer).data;
+      // The last axis is neither of tokens nor of heads.
+      for (int64_t first = 0; first < values.size(); first += width) {
         const auto index = [&](int axis) {
-          return axis < 0 ? int64_t{0} : i / strides[axis] % shape.shape[axis];
+          return axis < 0 ? int64_t{0} : first / strides[axis] % shape.shape[axis];
         };
         const int64_t token = index(shape.token_axis);
         int64_t part = by == By::kPosition ? token : 0;
         if (by == By::kHead) part = index(shape.head_axis);
-        const int64_t to = (layer * made.parts + part) * per_part + (positions ? token : 0);
-        // Hidden scores are -inf in both runs.
-        if (slope == 0.0) continue;
-        sums[static_cast<size_t>(to)] +=
-            slope * (static_cast<double>(changed.of(layer).data[i]) - values.of(layer).data[i]);
+        double& sum = sums[static_cast<size_t>((layer * made.parts + part) * per_part +
+                                               (positions ? token : 0))];
+        for (int64_t i = first; i < first + width; ++i) {
+          // Hidden scores are -inf in both runs.
+          if (slope[i] != 0.0F) sum += slope[i] * (static_cast<double>(to[i]) - from[i]);
+        }
       }
     }
     MULTIHEAD_TRY(require_finite(sums));

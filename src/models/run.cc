@@ -95,8 +95,8 @@ class Runner {
                        const Parameters* parameters) {
     d_parameters_ = parameters;
     first_kept_ = first_with_gradient(wanted);
-    engine::Buffer memory;
-    MULTIHEAD_TRY(nn::reserve(memory, [&](rules::Arena& take) { lay_out_kept(take); }));
+    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context_).transformer(),
+                              [&](rules::Arena& take) { lay_out_kept(take); }));
     MULTIHEAD_TRY(begin());
     for (int64_t layer = 0; layer < first_kept_; ++layer) MULTIHEAD_TRY(run_layer(layer));
     for (int64_t layer = first_kept_; layer < layers(); ++layer) {

@@ -45,31 +45,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::cpu {
 
-HWY_EXPORT(block_bytes);
-HWY_EXPORT(short_bytes);
-HWY_EXPORT(split_bytes);
-HWY_EXPORT(partial_bytes);
-HWY_EXPORT(backward_bytes);
-
-uint64_t block_scratch_bytes(const AttentionParams& params, const BlockTiling& tiling) {
-  return HWY_DYNAMIC_DISPATCH(block_bytes)(params, tiling);
-}
-
-uint64_t short_heads_scratch_bytes(const AttentionParams& params, const BlockTiling& tiling) {
-  return HWY_DYNAMIC_DISPATCH(short_bytes)(params, tiling);
-}
-
-uint64_t decode_scratch_bytes(const AttentionParams& params, const SplitTiling& tiling) {
-  return HWY_DYNAMIC_DISPATCH(split_bytes)(params, tiling);
-}
-
-uint64_t decode_partial_bytes(const AttentionParams& params, const SplitTiling& tiling) {
-  return HWY_DYNAMIC_DISPATCH(partial_bytes)(params, tiling);
-}
-
-uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardTiling& tiling) {
-  return HWY_DYNAMIC_DISPATCH(backward_bytes)(params, tiling);
-}
+#define MULTIHEAD_EXPORT_BYTES(function, bytes, Params, Tiling)   \
+  HWY_EXPORT(bytes);                                              \
+  uint64_t function(const Params& params, const Tiling& tiling) { \
+    return HWY_DYNAMIC_DISPATCH(bytes)(params, tiling);           \
+  }
+MULTIHEAD_EXPORT_BYTES(block_scratch_bytes, block_bytes, AttentionParams, BlockTiling)
+MULTIHEAD_EXPORT_BYTES(short_heads_scratch_bytes, short_bytes, AttentionParams, BlockTiling)
+MULTIHEAD_EXPORT_BYTES(decode_scratch_bytes, split_bytes, AttentionParams, SplitTiling)
+MULTIHEAD_EXPORT_BYTES(decode_partial_bytes, partial_bytes, AttentionParams, SplitTiling)
+MULTIHEAD_EXPORT_BYTES(backward_scratch_bytes, backward_bytes, BackwardParams, BackwardTiling)
+#undef MULTIHEAD_EXPORT_BYTES
 
 }  // namespace multihead::cpu
 #endif  // HWY_ONCE

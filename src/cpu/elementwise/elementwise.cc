@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/elementwise/export_range.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/elementwise/elementwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -120,38 +122,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::cpu {
 
-HWY_EXPORT(normalize);
-HWY_EXPORT(activate);
+MULTIHEAD_EXPORT_RANGE(norm_rows, normalize, NormParams)
+MULTIHEAD_EXPORT_RANGE(activation_rows, activate, ActivationParams)
+MULTIHEAD_EXPORT_RANGE(embed_rows, embed, EmbedParams)
+MULTIHEAD_EXPORT_RANGE(scale_heads_rows, scale_heads, ScaleHeadsParams)
+MULTIHEAD_EXPORT_RANGE(mean_heads_rows, mean_heads, MeanHeadsParams)
+
 HWY_EXPORT(sum);
-HWY_EXPORT(embed);
-HWY_EXPORT(scale_heads);
-HWY_EXPORT(mean_heads);
-
-void norm_rows(const NormParams& params, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(normalize)(params, first, end);
-}
-
-void activation_rows(const ActivationParams& params, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(activate)(params, first, end);
-}
-
-void embed_rows(const EmbedParams& params, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(embed)(params, first, end);
-}
-
-void scale_heads_rows(const ScaleHeadsParams& params, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(scale_heads)(params, first, end);
-}
-
-void mean_heads_rows(const MeanHeadsParams& params, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(mean_heads)(params, first, end);
-}
-
 void add(const float* a, const float* b, float* y, int64_t count) {
   HWY_DYNAMIC_DISPATCH(sum)(a, b, y, count);
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/elementwise/export_range.h"
 #include "multihead/elementwise.h"
 #include "rules/dropout_mask.h"
 
@@ -146,30 +147,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::cpu {
 
-HWY_EXPORT(norm_backward);
-HWY_EXPORT(activation_backward);
-HWY_EXPORT(embed_backward);
-HWY_EXPORT(drop);
-
-void norm_backward_rows(const NormBackward& call, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(norm_backward)(call, first, end);
-}
-
-void activation_backward_range(const ActivationBackward& call, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(activation_backward)(call, first, end);
-}
-
-void embed_backward_columns(const EmbedBackward& call, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(embed_backward)(call, first, end);
-}
-
-void drop_rows(const DropRows& call, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(drop)(call, first, end);
-}
+MULTIHEAD_EXPORT_RANGE(norm_backward_rows, norm_backward, NormBackward)
+MULTIHEAD_EXPORT_RANGE(activation_backward_range, activation_backward, ActivationBackward)
+MULTIHEAD_EXPORT_RANGE(embed_backward_columns, embed_backward, EmbedBackward)
+MULTIHEAD_EXPORT_RANGE(drop_rows, drop, DropRows)
 
 }  // namespace multihead::cpu
 #endif  // HWY_ONCE

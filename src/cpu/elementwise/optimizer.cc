@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/elementwise/export_range.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/elementwise/optimizer.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -87,20 +89,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::cpu {
 
-HWY_EXPORT(adamw);
-HWY_EXPORT(sgd);
+MULTIHEAD_EXPORT_RANGE(adamw_range, adamw, AdamWStep)
+MULTIHEAD_EXPORT_RANGE(sgd_range, sgd, SgdStep)
+
 HWY_EXPORT(squares);
-
-void adamw_range(const AdamWStep& step, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(adamw)(step, first, end);
-}
-
-void sgd_range(const SgdStep& step, int64_t first, int64_t end) {
-  HWY_DASSERT(0 <= first && first <= end);
-  HWY_DYNAMIC_DISPATCH(sgd)(step, first, end);
-}
-
 double sum_of_squares(const float* x, int64_t count) {
   return HWY_DYNAMIC_DISPATCH(squares)(x, count);
 }

@@ -17,6 +17,7 @@
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/tile_size.h"
 #include "cpu/target.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "multihead/weights.h"
 
@@ -74,6 +75,7 @@ struct PanelProduct {
   float* c;
   ptrdiff_t c_stride;
   size_t rows, columns, depth;
+  bool streams_a = false;  // A comes from memory and has no gaps between rows
 };
 
 // Scratch of multiply_panels(): a panel, and sums of columns that end within a vector.
@@ -139,7 +141,7 @@ HWY_NOINLINE void multiply_block(const PanelProduct& p, size_t row, size_t rows,
                                  size_t depth, float* HWY_RESTRICT packed) {
   const size_t width = strip_width();
   const size_t most = part_of(p.depth, most_panel_depth<kLayout>());
-  const size_t whole = p.columns / width * width;
+  const size_t lanes = hn::Lanes(DF()), whole = p.columns / lanes * lanes;
   float* const edge = packed + panel_columns<kLayout>() * most;
   const auto at = static_cast<ptrdiff_t>(row);
   const ptrdiff_t a_row = kLayout == ALayout::kRowMajor ? p.a_stride : 1;
@@ -161,9 +163,16 @@ HWY_NOINLINE void multiply_block(const PanelProduct& p, size_t row, size_t rows,
       tile.a = transposed;
       tile.a_stride = static_cast<ptrdiff_t>(kRowBlock);
     }
-    multiply_panel<kLayout>(tile, rows, whole / hn::Lanes(DF()));
+    if (p.streams_a) {
+      // The next rows, in the order of memory and a part with each step: 64x576x1536 runs at 240
+      // GFLOP/s, with all rows' next columns at 200, with all steps' parts at once at 200 (Zen 5).
+      // Prefetches beyond the end of A do nothing.
+      const float* const next = p.a + (at + static_cast<ptrdiff_t>(rows)) * a_row;
+      for (size_t i = k * rows; i < (k + tile.depth) * rows; i += 16) hwy::Prefetch(next + i);
+    }
+    multiply_panel<kLayout>(tile, rows, whole / lanes);
     if (whole == p.columns) continue;
-    tile.b += whole / width * most * width;
+    tile.b += whole / width * most * width + whole % width;
     tile.c += whole;
     multiply_narrow_panel<kLayout>(tile, rows, p.columns - whole, edge);
   }
@@ -210,6 +219,7 @@ HWY_NOINLINE void pack_rows(D d, const WeightRows<D>& rows, size_t depth, float*
   for (size_t k = 0; k < depth; k += kLanes) {
     Square<D> square;
     for (size_t i = 0; i < kLanes; ++i) {
+      hwy::Prefetch(rows.row[i] + k + 64);  // the processor alone takes 1.05 times as long
       square.row[i] = load_up_to(d, rows.row[i] + k, depth - k);
     }
     transpose(d, square);
@@ -249,24 +259,18 @@ HWY_NOINLINE void dot_products(D d, const float* HWY_RESTRICT x, ptrdiff_t x_str
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t o = 0; o < kOuts; ++o) sum[r][o] = hn::Zero(d);
   }
-  size_t k = 0;
-  for (; k + lanes <= depth; k += lanes) {
+  const auto add = [&](size_t k, const auto& load) HWY_ATTR MULTIHEAD_INLINED {
     V w[kOuts];
-    for (size_t o = 0; o < kOuts; ++o) w[o] = hn::LoadU(d, row[o] + k);
+    for (size_t o = 0; o < kOuts; ++o) w[o] = load(row[o] + k);
     for (size_t r = 0; r < kRows; ++r) {
-      const V factor = hn::LoadU(d, x + static_cast<ptrdiff_t>(r) * x_stride + k);
+      const V factor = load(x + static_cast<ptrdiff_t>(r) * x_stride + k);
       for (size_t o = 0; o < kOuts; ++o) sum[r][o] = mul_add(factor, w[o], sum[r][o]);
     }
-  }
-  if (k < depth) {
-    const size_t rest = depth - k;
-    V w[kOuts];
-    for (size_t o = 0; o < kOuts; ++o) w[o] = load_up_to(d, row[o] + k, rest);
-    for (size_t r = 0; r < kRows; ++r) {
-      const V factor = load_up_to(d, x + static_cast<ptrdiff_t>(r) * x_stride + k, rest);
-      for (size_t o = 0; o < kOuts; ++o) sum[r][o] = mul_add(factor, w[o], sum[r][o]);
-    }
-  }
+  };
+  const size_t whole = depth / lanes * lanes, rest = depth - whole;
+  const auto load = [&](const float* at) HWY_ATTR { return hn::LoadU(d, at); };
+  for (size_t k = 0; k < whole; k += lanes) add(k, load);
+  if (rest > 0) add(whole, [&](const float* at) HWY_ATTR { return load_up_to(d, at, rest); });
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t o = 0; o < kOuts; ++o) sums[r].row[first + o] = sum[r][o];
   }
@@ -278,10 +282,24 @@ constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 // (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
 constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
+// Up to this number of rows of x, rows_in_lanes() is used if it has much less to transpose, x and y
+// instead of W, and the rows fill vectors. WebAssembly cannot prefetch W.
+constexpr int64_t kLaneRows = 64;
+
+bool puts_rows_in_lanes(const GemmParams& p) {
+  const auto padded = round_up(p.rows, static_cast<int64_t>(hn::Lanes(DF())));
+  return kPrefetches && p.rows <= kLaneRows && 5 * (padded - p.rows) <= p.rows &&
+         p.b.type == DType::kF32 && p.b.data != nullptr && p.b.stride[2] == p.depth &&
+         p.depth <= static_cast<int64_t>(most_panel_depth<ALayout::kRowMajor>()) &&
+         4 * p.rows * (p.depth + p.columns) <= p.depth * p.columns;
+}
+
 // Number of floats of scratch for one vector of outputs' weights, if these are half precision.
 size_t widened_floats(const GemmParams& p, size_t depth) {
   return p.b.type == DType::kF32 ? 0 : hn::Lanes(DF()) * depth;
 }
+
+GemmBlock project;
 
 GemmLayout layout_projection(const GemmParams& p, int threads) {
   const auto depth = static_cast<size_t>(p.depth);
@@ -293,10 +311,21 @@ GemmLayout layout_projection(const GemmParams& p, int threads) {
             .job_columns = reads_alone ? outputs_of_job(bytes_of(p.b.type) * p.depth, p.columns,
                                                         threads, lanes)
                                        : job_columns,
-            .scratch_bytes = sizeof(float) * widened_floats(p, depth)};
+            .scratch_bytes = sizeof(float) * widened_floats(p, depth),
+            .block = project};
+  }
+  if (puts_rows_in_lanes(p)) {
+    // Each job packs x.
+    const int64_t wanted = threads == 1 ? p.columns : ceil_div(p.columns, 2 * threads);
+    return {.job_rows = p.rows,
+            .job_columns = round_up(std::clamp<int64_t>(wanted, 64, 1024), kSide<DF>),
+            .scratch_bytes =
+                sizeof(float) * (panel_floats<ALayout::kRowMajor>(depth) + kRowBlock * kLaneRows),
+            .block = project};
   }
   // Packing a panel pays only from 128 rows on.
   GemmLayout layout = divide_gemm(p, threads, job_columns, 128, 4);
+  layout.block = project;
   layout.scratch_bytes =
       sizeof(float) * (panel_floats<ALayout::kRowMajor>(depth) +
                        widened_floats(p, part_of(depth, most_panel_depth<ALayout::kRowMajor>())));
@@ -364,6 +393,45 @@ void many_rows(const Job& job, float* HWY_RESTRICT packed) {
                                       [&](size_t row, size_t rows) { start_rows(job, row, rows); });
 }
 
+// Computes y^T = W x^T with the rows of x in the lanes: x is packed once, W is read in place.
+void rows_in_lanes(const Job& job, float* HWY_RESTRICT packed) {
+  constexpr size_t kOutputs = TileSize::rows(TileSize::kMaxVecs);
+  const DF d;
+  const size_t lanes = hn::Lanes(d), width = strip_width(), padded = round_up(job.rows, lanes);
+  for (size_t row = 0; row < job.rows; row += lanes) {
+    const FloatRows x{job.x + static_cast<ptrdiff_t>(row) * job.x_stride, job.x_stride};
+    pack_rows(d, WeightRows<DF>(x, HWY_MIN(lanes, job.rows - row)), job.depth,
+              packed + row / width * width * round_up(job.depth, lanes) + row % width, width);
+  }
+  float* const turned = packed + panel_floats<ALayout::kRowMajor>(job.depth);
+  PanelProduct p{.a = static_cast<const float*>(job.weight.data),
+                 .a_stride = static_cast<ptrdiff_t>(job.depth),
+                 .c = turned,
+                 .c_stride = static_cast<ptrdiff_t>(padded),
+                 .rows = kRowBlock,
+                 .columns = padded,
+                 .depth = job.depth,
+                 .streams_a = true};
+  for (size_t column = 0; column < job.columns; column += kRowBlock) {
+    const size_t outputs = HWY_MIN(kRowBlock, job.columns - column);
+    for (size_t o = 0; o < outputs; ++o) {
+      std::fill_n(turned + o * padded, padded, job.bias == nullptr ? 0.0F : job.bias[column + o]);
+    }
+    for (size_t o = 0; o < outputs; o += kOutputs) {
+      multiply_block<ALayout::kRowMajor>(p, o, HWY_MIN(kOutputs, outputs - o), 0, job.depth,
+                                         packed);
+    }
+    p.a += kRowBlock * job.depth;
+    for (size_t row = 0; row < job.rows; row += lanes) {
+      float* y[kSide<DF>] = {};
+      for (size_t r = 0; r < HWY_MIN(lanes, job.rows - row); ++r) {
+        y[r] = job.y + static_cast<ptrdiff_t>(row + r) * job.y_stride + column;
+      }
+      transpose_back(d, turned + row, padded, outputs, y, [](auto sums) HWY_ATTR { return sums; });
+    }
+  }
+}
+
 // Computes one vector of outputs of kRows rows.
 template <size_t kRows>
 void few_dots(const Job& job, const WeightRows<DF>& weights, size_t row, size_t column) {
@@ -416,6 +484,8 @@ void project(const GemmParams& p, const GemmLayout& layout, int64_t first_row, i
       static_cast<const std::byte*>(p.b.data) + first_column * p.b.stride[2] * bytes_of(p.b.type);
   if (p.rows <= kFewRows) {
     few_rows(job, scratch);
+  } else if (puts_rows_in_lanes(p)) {
+    rows_in_lanes(job, scratch);
   } else {
     many_rows(job, scratch);
   }
@@ -458,15 +528,17 @@ void multiply(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
   multiply_panels<kLayout>(part, packed, pack, start);
 }
 
-GemmLayout layout_product(const GemmParams& p, int threads) {
-  return p.a_transposed ? layout_panels<ALayout::kColMajor>(p, threads)
-                        : layout_panels<ALayout::kRowMajor>(p, threads);
-}
-
 void compute_product(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
                      int64_t first_column, void* scratch) {
   const auto run = p.a_transposed ? multiply<ALayout::kColMajor> : multiply<ALayout::kRowMajor>;
   run(p, layout, first_row, first_column, static_cast<float*>(scratch));
+}
+
+GemmLayout layout_product(const GemmParams& p, int threads) {
+  GemmLayout layout = p.a_transposed ? layout_panels<ALayout::kColMajor>(p, threads)
+                                     : layout_panels<ALayout::kRowMajor>(p, threads);
+  layout.block = compute_product;
+  return layout;
 }
 
 // Adds a vector of columns at a time. kRowsAtOnce rows are summed in a register before they are
@@ -499,38 +571,18 @@ namespace multihead::cpu {
 
 HWY_EXPORT(layout_projection);
 HWY_EXPORT(layout_product);
-HWY_EXPORT(project);
-HWY_EXPORT(compute_product);
 HWY_EXPORT(add_columns);
-
-namespace {
-
-void projection_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
-                      int64_t first_column, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(project)(params, layout, first_row, first_column, scratch);
-}
-
-void product_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
-                   int64_t first_column, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(compute_product)(params, layout, first_row, first_column, scratch);
-}
-
-}  // namespace
 
 GemmLayout projection_layout(const GemmParams& params, int threads, bool tiles) {
   HWY_DASSERT(params.b_transposed && !params.a_transposed && !params.adds);
   if (tiles) return tile_gemm_layout(params, threads);
-  GemmLayout layout = HWY_DYNAMIC_DISPATCH(layout_projection)(params, threads);
-  layout.block = projection_block;
-  return layout;
+  return HWY_DYNAMIC_DISPATCH(layout_projection)(params, threads);
 }
 
 GemmLayout product_layout(const GemmParams& params, int threads, bool tiles) {
   HWY_DASSERT(!params.b_transposed && params.bias == nullptr);
   if (tiles) return tile_gemm_layout(params, threads);
-  GemmLayout layout = HWY_DYNAMIC_DISPATCH(layout_product)(params, threads);
-  layout.block = product_block;
-  return layout;
+  return HWY_DYNAMIC_DISPATCH(layout_product)(params, threads);
 }
 
 void gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,

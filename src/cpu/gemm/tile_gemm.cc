@@ -122,12 +122,15 @@ size_t panel_columns(const GemmParams& p) {
   return std::min(std::clamp<size_t>(fitting / kBlockSide * kBlockSide, kBlockSide, 256), all);
 }
 
+GemmBlock tile_block;
+
 GemmLayout tile_layout(const GemmParams& p, int threads) {
   const size_t columns = panel_columns(p);
   GemmLayout layout = divide_gemm(p, threads, static_cast<int64_t>(columns), 128, 4);
   layout.job_rows =
       static_cast<int64_t>(round_up(static_cast<size_t>(layout.job_rows), kBlockSide));
   layout.scratch_bytes = lay_out_tile_panel(panel_depth(p), columns, nullptr).bytes;
+  layout.block = tile_block;
   return layout;
 }
 
@@ -251,7 +254,6 @@ void tile_block(const GemmParams& p, const GemmLayout& layout, int64_t first_row
 #else
 
 GemmLayout tile_layout(const GemmParams&, int) { return {}; }
-void tile_block(const GemmParams&, const GemmLayout&, int64_t, int64_t, void*) {}
 
 #endif
 
@@ -263,21 +265,9 @@ HWY_AFTER_NAMESPACE();
 namespace multihead::cpu {
 
 HWY_EXPORT(tile_layout);
-HWY_EXPORT(tile_block);
-
-namespace {
-
-void tile_gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
-                     int64_t first_column, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(tile_block)(params, layout, first_row, first_column, scratch);
-}
-
-}  // namespace
 
 GemmLayout tile_gemm_layout(const GemmParams& params, int threads) {
-  GemmLayout layout = HWY_DYNAMIC_DISPATCH(tile_layout)(params, threads);
-  layout.block = tile_gemm_block;
-  return layout;
+  return HWY_DYNAMIC_DISPATCH(tile_layout)(params, threads);
 }
 
 }  // namespace multihead::cpu

@@ -104,8 +104,9 @@ class Forward {
   }
 
   bool keeps_own_outputs(const Operation& op) const {
+    if (op.share == Operation::Share::kNone) return false;
     const engine::Team* const team = engine::team_of(context_);
-    if (team == nullptr || op.share == Operation::Share::kNone) return false;
+    if (team == nullptr) return false;
     // Edits and captures see all heads.
     if (op.share == Operation::Share::kHeads) return call_.probe == nullptr && heads_are_own(*team);
     return hidden_is_share();
@@ -153,13 +154,13 @@ class Forward {
   Status attend(const Operation& op) const {
     const Tensor q = frame_.heads(op.in), k = frame_.heads(op.in2), v = frame_.heads(op.in3);
     const Tensor z = frame_.heads(op.out);
+    if (!op.cross && call_.cache != nullptr) return attend_cached(q, k, v, z);
     AttentionOptions options = op.cross ? call_.source.attention : call_.attention;
     if (op.cross && call_.source.cache != nullptr) {
       KVCache& cache = *call_.source.cache;
       if (!call_.source.is_cached()) MULTIHEAD_TRY(cache.append(k, v, {}, &context_));
       return cache.attend(q, options, {.out = z}, context_);
     }
-    if (!op.cross && call_.cache != nullptr) return attend_cached(q, k, v, z);
     if (!op.cross && call_.content.given()) {
       MULTIHEAD_TRY(add_content(q, call_.parameters->k, true));
       MULTIHEAD_TRY(add_content(k, call_.parameters->q, false));

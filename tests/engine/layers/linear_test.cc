@@ -206,6 +206,29 @@ TEST_P(LinearOnTarget, EqualsProductInDoubleBeyondBlocks) {
   expect_right({.rows = 1, .in = 768, .out = 257}, 5);
 }
 
+// With up to 64 rows, the rows of x are in the lanes and large weights are read in place.
+TEST_P(LinearOnTarget, RowsInLanesHaveTheBitsOfPackedWeights) {
+  expect_right({.rows = 60, .in = 530, .out = 1101, .x_gap = 1, .y_gap = 2}, 1);
+  const int64_t in = 417, out = 601, most = 65;
+  Random random(2);
+  const std::vector<float> x = random.floats(most * in), weight = random.floats(out * in);
+  const std::vector<float> bias = random.floats(out);
+  const auto y_of = [&](int64_t rows, Context& context) {
+    std::vector<float> y(static_cast<size_t>(rows * out));
+    EXPECT_TRUE(linear({x.data(), {rows, in}}, ConstTensor(weight.data(), {out, in}),
+                       ConstTensor(bias.data(), {out}), {y.data(), {rows, out}}, context)
+                    .ok());
+    return y;
+  };
+  const std::vector<float> packed = y_of(most, one_);
+  for (const int64_t rows : {40, 48, 57, 64}) {
+    for (Context* const context : {&one_, &more_}) {
+      const std::vector<float> y = y_of(rows, *context);
+      EXPECT_TRUE(same_bits(y, {packed.begin(), packed.begin() + rows * out})) << rows << " rows";
+    }
+  }
+}
+
 // NaN and infinity change only their own row of y.
 TEST_P(LinearOnTarget, NonFiniteNumbersStayInTheirRow) {
   for (const int64_t rows : {3, 6, 41}) {
