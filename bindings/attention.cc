@@ -20,14 +20,9 @@
 #include "results.h"
 
 namespace multihead::bindings {
-namespace {
+static std::vector<ScoreCapture> next_captures;
 
-std::vector<ScoreCapture> next_captures;
-
-// Takes the captures that were pushed for this call.
 std::vector<ScoreCapture> pushed_captures() { return std::exchange(next_captures, {}); }
-
-}  // namespace
 
 int32_t push_capture() {
   const CaptureCall call;

@@ -38,6 +38,9 @@ inline Status last_status;
 // memory for the reserve.
 bool has_reserve();
 
+// Takes the captures that were pushed for this call.
+std::vector<ScoreCapture> pushed_captures();
+
 // Runs a call, and returns its CallStatus.
 template <class Work>
 int32_t run(Work work) {

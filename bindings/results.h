@@ -82,6 +82,10 @@ struct LensRows {
   std::vector<float> token_probabilities;
 };
 
+struct GpuPlan {
+  std::vector<int32_t> words;
+};
+
 struct SweepProgress {
   double done = 0;
   int64_t runs = 0;

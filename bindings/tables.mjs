@@ -7,6 +7,7 @@
 //     src/generated/file_kinds.ts      files in place of safetensors files, from src/nn/io/file_kinds.inc
 //     src/generated/stored_types.ts    types of tensors in GGUF files, from src/models/stored_types.inc
 //     src/generated/folder_files.ts    the rules of a model's folder, from src/models/io/folder_files.inc
+//     src/generated/kernels.ts         kernels of a browser's GPU, from src/webgpu
 //     src/generated/wire.ts            functions that write calls and read results, from wire.inc
 
 import { createHash } from 'node:crypto';
@@ -25,6 +26,7 @@ writeIfChanged('src/generated/tables.ts', [coreTables, ...enumerations(), ...con
 writeIfChanged('src/generated/trainer_tables.ts', trainerTables);
 writeIfChanged('src/generated/module_tables.ts', moduleTables);
 writeIfChanged('src/generated/wire.ts', wireOf());
+writeIfChanged('src/generated/kernels.ts', kernelsOf(read('../src/webgpu/kernels.inc'), read('../src/webgpu/params.inc')));
 writeIfChanged('src/generated/file_kinds.ts', fileKindsOf(read('../src/nn/io/file_kinds.inc')));
 writeIfChanged('src/generated/stored_types.ts', storedTypesOf(read('../src/models/stored_types.inc')));
 writeIfChanged('src/generated/folder_files.ts', folderFilesOf(read('../src/models/io/folder_files.inc')));
@@ -61,6 +63,47 @@ function folderFilesOf(source) {
     ...pairsOf('Optional files, and the member that is used, or "".', 'settingsFiles', rowsOfTable(source, 'SETTINGS_FILE')),
     ...pairsOf('A name or its end, and what a folder with such a file is.', 'folderSigns', rowsOfTable(source, 'FOLDER_SIGN')),
     ...rowsOfTable(source, 'FOLDER_LIMIT').map(([, name, value]) => `export const ${name} = ${value};\n`),
+  ].join('\n');
+}
+
+/** The texts of kernels, with what they include and their uniform blocks, without comments: see src/webgpu/plan.h. */
+function kernelsOf(list, params) {
+  const withoutComments = params.replace(/\/\/.*/g, '');
+  const sizes = [...withoutComments.matchAll(/^MULTIHEAD_GPU_SIZE\((\w+), (\d+)\)/gm)].map(([, name, value]) => `const ${name} = ${value}u;\n`);
+  const blocks = new Map(
+    [...withoutComments.matchAll(/^MULTIHEAD_GPU_BLOCK\((\w+),((?:\s*FIELD\(\w+, \w+\))*)\)/gm)].map(([, name, fields]) => [
+      name,
+      `${sizes.join('')}struct Params {${fields.replace(/\s*FIELD\((\w+), (\w+)\)/g, ' $2: $1,')} }\n@group(0) @binding(0) var<uniform> p: Params;`,
+    ]),
+  );
+  const textOf = (file, values = {}) =>
+    read(`../src/webgpu/kernels/${file}`)
+      .replace(/\$(\w+?)(?=_at\b|\b)/g, (_, name) => values[name])
+      .replace(/^\/\/#include (\S+)(.*)$/gm, (_, included, given) =>
+        textOf(
+          included,
+          Object.fromEntries(
+            given
+              .trim()
+              .split(' ')
+              .map((each) => each.split('=')),
+          ),
+        ),
+      )
+      .replace(/^\/\/#params (\w+)$/gm, (_, name) => blocks.get(name));
+  const linesOf = (text) =>
+    text
+      .split('\n')
+      .map((line) => line.replace(/\/\/(?!#).*/, '').trim())
+      .filter((line) => line !== '');
+  const kernels = rowsOfTable(list, 'MULTIHEAD_GPU_KERNEL').map(([, name]) => {
+    const text = textOf(`${name}.wgsl`);
+    const constants = /^\/\/ constants: (.*)/.exec(text)?.[1].split(' ') ?? [];
+    return { name, constants, text: linesOf(text).join('\n') };
+  });
+  return [
+    '// Made by tables.mjs out of src/webgpu.\n',
+    ...pairsOf("Kernels in the order of kernels.inc, with their constants' names.", 'kernels', kernels),
   ].join('\n');
 }
 

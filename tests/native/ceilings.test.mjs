@@ -3,7 +3,7 @@
 //   node --test tests/native/ceilings.test.mjs    also prints the table
 
 import assert from 'node:assert/strict';
-import { readFileSync, readdirSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import { test } from 'node:test';
 import { ROOT } from '../../native/dev/build.mjs';
@@ -16,22 +16,26 @@ import { ROOT } from '../../native/dev/build.mjs';
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
+  { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu'], ceiling: 4_500, aim: 4_500 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_600, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_050, aim: 6_000 },
-  { name: 'package', folders: ['bindings'], ceiling: 30_880, aim: 24_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 31_045, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_320, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 17_070, aim: 15_500 },
 ];
-const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt'.split(' '));
+const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt .wgsl'.split(' '));
 /** Folders of tests, of what others wrote, and of what builds make. */
 const LEFT_OUT = new Set(['dist', 'generated', 'node_modules', 'public', 'test']);
+
+/** Of another part than the package. */
+const GPU_OF_PACKAGE = join(ROOT, 'bindings/src/gpu');
 
 function* sourcesIn(folder) {
   for (const entry of readdirSync(folder, { withFileTypes: true })) {
     const path = join(folder, entry.name);
     if (entry.isDirectory()) {
-      if (!LEFT_OUT.has(entry.name)) yield* sourcesIn(path);
+      if (!LEFT_OUT.has(entry.name) && path !== GPU_OF_PACKAGE) yield* sourcesIn(path);
     } else if (SOURCES.has(extname(entry.name))) yield path;
   }
 }
@@ -40,7 +44,7 @@ const linesOf = (path) => readFileSync(path, 'utf8').split('\n').length - 1;
 
 test('each part stays below its ceiling of lines', () => {
   const rows = PARTS.map(({ name, folders, ceiling, aim }) => {
-    const files = folders.flatMap((folder) => [...sourcesIn(join(ROOT, folder))]);
+    const files = folders.filter((folder) => existsSync(join(ROOT, folder))).flatMap((folder) => [...sourcesIn(join(ROOT, folder))]);
     return { part: name, files: files.length, lines: files.reduce((sum, path) => sum + linesOf(path), 0), ceiling, aim };
   });
   console.table(rows);

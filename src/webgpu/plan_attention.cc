@@ -1,0 +1,723 @@
+#include "webgpu/plan_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/attention/plan.h"
+#include "engine/cache/cache_access.h"
+#include "engine/cache/cached_rows.h"
+#include "engine/error/error.h"
+#include "engine/varlen/varlen.h"
+#include "rules/attention_params.h"
+#include "rules/integers.h"
+#include "rules/rope.h"
+#include "rules/visibility.h"
+#include "webgpu/params.h"
+
+namespace multihead::webgpu {
+namespace {
+
+using engine::AttentionShape;
+using engine::sequence_of;
+using rules::AttentionParams;
+using rules::RowStrides;
+using rules::StoredRows;
+
+constexpr uint32_t kNone = UINT32_MAX;
+constexpr int64_t kMostWidth = 256;
+// Of queries, keys and shifts: sums of them have 32 bits.
+constexpr int64_t kMostTokens = 1 << 28;
+// Rows of a key/value head that are decoded. Beyond that, tiles of rows read K and V less often.
+constexpr int64_t kMostDecodeRows = 16;
+// Decoding is split until there are so many workgroups, each of which has so many keys at least.
+constexpr int64_t kWorkgroups = 512, kLeastSplitKeys = 64;
+constexpr int64_t kSlot = 64;  // words of an output that nobody reads
+
+int64_t number_of(const void* data) {
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
+}
+template <class T>
+T* pointer_of(int64_t number) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(number));
+}
+
+// Rows (B, H, N, width) in a buffer.
+struct GpuRows {
+  Binding binding;
+  RowStrides stride{};
+  DType type = DType::kF32;
+
+  vec4u block() const {
+    return {static_cast<uint32_t>(stride[0]), static_cast<uint32_t>(stride[1]),
+            static_cast<uint32_t>(stride[2]), static_cast<uint32_t>(type)};
+  }
+  // Four numbers of every row are at a multiple of their size.
+  bool in_fours() const {
+    return std::all_of(stride.begin(), stride.end(), [](int64_t s) { return s % 4 == 0; });
+  }
+};
+
+// Extents (B, H, N, width) of rows in memory: packed sequences have one batch entry.
+using Extents = std::array<int64_t, 4>;
+
+// Makes the dispatches of one plan; remembers the first error.
+class Planner {
+ public:
+  Planner(const Device& device, Plan& plan) : device_(device), plan_(plan) {}
+
+  template <class T>
+  uint32_t put(std::span<const T> numbers) {
+    static_assert(sizeof(T) == sizeof(uint32_t));
+    const auto at = static_cast<uint32_t>(plan_.data.size());
+    for (const T number : numbers) plan_.data.push_back(std::bit_cast<uint32_t>(number));
+    return at;
+  }
+  template <class T>
+  uint32_t put_given(std::span<const T> numbers) {
+    return numbers.empty() ? kNone : put(numbers);
+  }
+
+  void fail(Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+
+  // The whole Plan::data, which also stands for tensors that are not given.
+  Binding data() const { return {device_.operands, 0, 0}; }
+
+  Binding scratch(const char* argument, double words) {
+    check_bytes(argument, 4 * words);
+    if (!status_.ok()) return {};
+    plan_.scratch.push_back(static_cast<uint32_t>(std::max(words, 16.0)));
+    return {device_.operands + static_cast<uint32_t>(plan_.scratch.size()), 0,
+            plan_.scratch.back()};
+  }
+  GpuRows scratch_rows(const char* argument, const Extents& e) {
+    const auto words = static_cast<double>(e[0]) * static_cast<double>(e[1] * e[2]);
+    return {.binding = scratch(argument, words * static_cast<double>(e[3])),
+            .stride = {e[1] * e[2] * e[3], e[2] * e[3], e[3]}};
+  }
+  // A place for an output that is not wanted; each of a dispatch has its own.
+  Binding unread(uint32_t slot) {
+    if (unread_.words == 0) unread_ = scratch("out", 3 * kSlot);
+    return {unread_.buffer, static_cast<uint32_t>(slot * kSlot), static_cast<uint32_t>(kSlot)};
+  }
+
+  // The part of an operand from its first to its last element. Strides along axes of one element
+  // are set to 0. No elements: data() stands for it.
+  template <size_t kAxes>
+  Binding operand(const char* argument, const void* tensor,
+                  const std::array<int64_t, kAxes>& extents, std::array<int64_t, kAxes>& strides,
+                  int64_t width, int64_t element) {
+    double last = static_cast<double>(width);
+    for (size_t axis = 0; axis < kAxes; ++axis) {
+      if (extents[axis] == 0) last = 0;
+      if (extents[axis] <= 1) strides[axis] = 0;
+      if (strides[axis] < 0) {
+        fail({StatusCode::kShape, argument, "strides of 0 or more on a GPU",
+              std::to_string(strides[axis])});
+      }
+    }
+    if (last == 0 || tensor == nullptr) {
+      strides = {};
+      return data();
+    }
+    for (size_t axis = 0; axis < kAxes; ++axis) {
+      last += static_cast<double>(extents[axis] - 1) * static_cast<double>(strides[axis]);
+    }
+    const double bytes = last * static_cast<double>(element);
+    check_bytes(argument, bytes);
+    if (!status_.ok()) return {};
+    return {static_cast<uint32_t>(number_of(tensor) - 1), 0,
+            static_cast<uint32_t>(std::ceil(bytes / 4))};
+  }
+  GpuRows rows(const char* argument, const void* data, DType type, const RowStrides& stride,
+               const Extents& e) {
+    GpuRows rows{.binding = {}, .stride = stride, .type = type};
+    rows.binding =
+        operand<3>(argument, data, {e[0], e[1], e[2]}, rows.stride, e[3], bytes_of(type));
+    return rows;
+  }
+
+  template <class Block>
+  void dispatch(Kernel kernel, std::array<uint32_t, Dispatch::kConstants> constants, double groups,
+                std::vector<Binding> bindings, const Block& block) {
+    Dispatch made{.kernel = kernel,
+                  .constants = constants,
+                  .bindings = std::move(bindings),
+                  .parameters = words_of(block)};
+    fail(fold(static_cast<uint64_t>(std::min(groups, 0x1p62)), device_, made.groups));
+    plan_.dispatches.push_back(std::move(made));
+  }
+
+  // Completes the plan.
+  Status finish() {
+    if (plan_.data.size() * sizeof(uint32_t) > device_.binding_bytes) {
+      check_bytes("options", static_cast<double>(plan_.data.size()) * 4);
+    }
+    for (Dispatch& dispatch : plan_.dispatches) {
+      for (Binding& binding : dispatch.bindings) {
+        if (binding.words == 0) binding.words = static_cast<uint32_t>(plan_.data.size());
+      }
+    }
+    return status_;
+  }
+
+  const Device& device() const { return device_; }
+  bool ok() const { return status_.ok(); }
+
+ private:
+  void check_bytes(const char* argument, double bytes) {
+    const double most = std::min(static_cast<double>(device_.binding_bytes), 0x1p32 - 4);
+    if (bytes <= most) return;
+    fail({StatusCode::kOption, argument,
+          "at most " + std::to_string(static_cast<int64_t>(most)) +
+              " bytes, the longest binding of this GPU",
+          std::to_string(static_cast<int64_t>(std::min(bytes, 0x1p62))) +
+              ": cut the batch or the heads into several calls"});
+  }
+
+  const Device& device_;
+  Plan& plan_;
+  Status status_;
+  Binding unread_;
+};
+
+// A checked call: the parameters of all backends, and what they leave to a backend.
+struct Problem {
+  AttentionParams params;
+  const AttentionOptions& options;
+  Extents q, k;                         // of rows in memory, with width d_k
+  std::span<const int32_t> cu_q = {}, cu_k = {};  // packed sequences
+  const KVCacheConfig* cache = nullptr;
+};
+
+rules::Visibility visibility_of(const Problem& of, int64_t entry) {
+  rules::Visibility rule = of.params.visibility;
+  if (of.cu_q.empty()) return rule;
+  const auto s = static_cast<size_t>(entry);
+  rule.queries = of.cu_q[s + 1] - of.cu_q[s];
+  rule.keys = rule.shard_keys = of.cu_k[s + 1] - of.cu_k[s];
+  return rule;
+}
+
+// Writes what the kernels know of each batch entry: Entry of attention.wgsl.
+void put_entries(const Problem& of, Planner& to) {
+  for (int64_t b = 0; b < of.params.batch; ++b) {
+    const rules::Visibility rule = visibility_of(of, b);
+    const bool is_packed = !of.cu_q.empty();
+    const int64_t place = is_packed ? 0 : b;
+    const rules::EntryVisibility entry = rule.entry(place);
+    const auto small = [](int64_t x) {
+      return static_cast<int32_t>(rules::limited(x, -2 * kMostTokens, 2 * kMostTokens));
+    };
+    const int32_t words[ENTRY] = {is_packed ? of.cu_q[static_cast<size_t>(b)] : 0,
+                                  small(is_packed ? rule.queries : of.params.queries),
+                                  is_packed ? of.cu_k[static_cast<size_t>(b)] : 0,
+                                  small(entry.present.first),
+                                  small(entry.present.last),
+                                  small(entry.first_shift),
+                                  small(entry.last_shift),
+                                  small(rule.alibi_shift(place))};
+    to.put(std::span<const int32_t>(words));
+  }
+}
+
+// Positions for RoPE: one for each row, or for each row of each batch entry.
+std::vector<int32_t> positions_of(const Problem& of, bool of_queries) {
+  const auto& given = of_queries ? of.options.rope.q_positions : of.options.rope.k_positions;
+  if (!given.empty()) return {given.begin(), given.end()};
+  std::vector<int32_t> positions;
+  const auto add = [&](int64_t entry, int64_t rows) {
+    const rules::Visibility rule = visibility_of(of, entry);
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t at = of_queries ? rule.position(of.cu_q.empty() ? entry : 0, row) : row;
+      positions.push_back(static_cast<int32_t>(at));
+    }
+  };
+  const auto& cu = of_queries ? of.cu_q : of.cu_k;
+  if (!cu.empty()) {
+    for (size_t s = 0; s + 1 < cu.size(); ++s) {
+      add(static_cast<int64_t>(s), cu[s + 1] - cu[s]);
+    }
+    return positions;
+  }
+  // With lengths, queries of each entry may have positions of their own.
+  const bool differ = of_queries && of.params.visibility.lengths != nullptr;
+  const int64_t entries = differ ? of.params.batch : 1;
+  for (int64_t b = 0; b < entries; ++b) add(b, of_queries ? of.params.queries : of.params.keys);
+  return positions;
+}
+
+// Turns of the pairs at position 1 as fractions of 64 bits, the low word first.
+std::vector<uint32_t> turns_of(double base, int64_t rotary) {
+  std::vector<uint32_t> words;
+  for (int64_t pair = 0; pair < rotary / 2; ++pair) {
+    const double turn = rules::rope_frequency(pair, base, rotary) / (2 * std::numbers::pi);
+    const auto fraction = static_cast<uint64_t>(std::ldexp(turn - std::floor(turn), 64));
+    words.push_back(static_cast<uint32_t>(fraction));
+    words.push_back(static_cast<uint32_t>(fraction >> 32U));
+  }
+  return words;
+}
+
+void dispatch_rows(const GpuRows& from, const GpuRows& to, const Extents& e, RowsBlock block,
+                   Planner& planner) {
+  const double count = static_cast<double>(e[0]) * static_cast<double>(e[1] * e[2]);
+  if (count == 0 || e[3] == 0) return;
+  block.x = from.block();
+  block.y = to.block();
+  block.count = static_cast<uint32_t>(count);
+  block.heads = static_cast<uint32_t>(e[1]);
+  block.rows = static_cast<uint32_t>(e[2]);
+  block.width = static_cast<uint32_t>(e[3]);
+  planner.dispatch(Kernel::kRows, {}, count, {from.binding, planner.data(), to.binding}, block);
+}
+
+constexpr RowsBlock as_they_are() {
+  RowsBlock block;
+  block.gain = block.targets = kNone;
+  return block;
+}
+
+// Normalizes and rotates queries or keys into scratch memory.
+GpuRows transformed(const Problem& of, bool of_queries, const GpuRows& from, Planner& planner) {
+  const auto& [norm, rope] = std::pair(of.options.qk_norm, of.options.rope);
+  if (!norm.given() && !rope.given()) return from;
+  const Extents& e = of_queries ? of.q : of.k;
+  GpuRows to = planner.scratch_rows(of_queries ? "q" : "k", e);
+  RowsBlock block = as_they_are();
+  block.normalize = norm.given() ? 1 : 0;
+  block.eps = norm.eps;
+  block.gain = planner.put_given(of_queries ? norm.q_gain : norm.k_gain);
+  if (rope.given()) {
+    const int64_t rotary = rope.rotary_dim != 0 ? rope.rotary_dim : e[3];
+    const std::vector<int32_t> positions = positions_of(of, of_queries);
+    block.pairs = static_cast<uint32_t>(rotary / 2);
+    block.interleaved = rope.style == Rope::Style::kInterleaved ? 1 : 0;
+    block.turns = planner.put(std::span<const uint32_t>(turns_of(rope.base, rotary)));
+    block.positions = planner.put(std::span<const int32_t>(positions));
+    const auto rows = static_cast<size_t>(e[2]);
+    block.position_stride = positions.size() == rows ? 0 : static_cast<uint32_t>(rows);
+  }
+  dispatch_rows(from, to, e, block, planner);
+  return to;
+}
+
+Binding broadcast(const char* argument, const auto& from, const AttentionParams& p, int64_t element,
+                  vec4u& block, Planner& planner) {
+  std::array<int64_t, 4> strides = from.stride;
+  std::array<int64_t, 4> extents{p.batch, p.heads, p.queries, p.keys};
+  for (size_t axis = 0; axis < 4; ++axis) {
+    if (strides[axis] == 0) extents[axis] = std::min<int64_t>(extents[axis], 1);
+  }
+  const Binding binding = planner.operand<4>(argument, from.data, extents, strides, 1, element);
+  std::transform(strides.begin(), strides.end(), block.begin(),
+                 [](int64_t stride) { return static_cast<uint32_t>(stride); });
+  return binding;
+}
+
+uint32_t least_power(int64_t width) { return width <= 64 ? 64 : width <= 128 ? 128 : 256; }
+
+// Plans out, LSE and captures.
+class Attention {
+ public:
+  Attention(const Problem& of, Planner& planner) : of_(of), p_(of.params), planner_(planner) {}
+
+  void plan() {
+    put_entries(of_, planner_);
+    fill_block();
+    bind_inputs();
+    if (!planner_.ok()) return;
+    if (p_.captures_weights()) {
+      totals_ = planner_.scratch("weights", 2.0 * static_cast<double>(p_.batch * p_.kv_heads) *
+                                                static_cast<double>(p_.end_row()));
+    }
+    if (p_.needs_softmax()) plan_softmax();
+    if (p_.weights.out.data != nullptr) plan_capture("weights", p_.weights);
+    for (const ScoreCapture& capture : p_.captures) plan_capture("capture.out", capture);
+  }
+
+ private:
+  void fill_block() {
+    const auto word = [](int64_t number) { return static_cast<uint32_t>(number); };
+    block_.batch = word(p_.batch);
+    block_.heads = word(p_.heads);
+    block_.kv_heads = word(p_.kv_heads);
+    block_.group = word(p_.group());
+    block_.first_row = word(p_.first_row());
+    block_.rows = word(p_.end_row());
+    block_.splits = 1;
+    block_.keys = word(p_.keys);
+    block_.dk = word(p_.head_dim);
+    block_.slopes = block_.sinks = block_.chosen = kNone;
+    const auto of_heads = [&](const float* numbers) {
+      return planner_.put(std::span(numbers, static_cast<size_t>(p_.heads)));
+    };
+    if (p_.alibi_slopes != nullptr) block_.slopes = of_heads(p_.alibi_slopes);
+    if (p_.sinks != nullptr) block_.sinks = of_heads(p_.sinks);
+    block_.q_scale = p_.scale.queries;
+    block_.score_scale = p_.scale.scores;
+    block_.softmax_scale = p_.scale.softmax;
+    block_.exponent = p_.scale.softmax * std::numbers::log2e_v<float>;
+    block_.least = -150.0F / block_.exponent;
+    block_.softcap = p_.softcap;
+    if (of_.cache == nullptr) return;
+    block_.ring = word(p_.k.ring);
+    if (p_.k.pages == nullptr) return;
+    block_.page_size = word(p_.k.page_size);
+    block_.entry_pages = word(p_.k.pages_per_entry);
+    block_.pages =
+        planner_.put(std::span(p_.k.pages, static_cast<size_t>(p_.batch * p_.k.pages_per_entry)));
+  }
+
+  void bind_inputs() {
+    const auto stored = [&](const char* argument, const StoredRows& rows, Extents e,
+                            int64_t width) {
+      e[3] = width;
+      return planner_.rows(argument, rows.data, rows.type, rows.stride, e);
+    };
+    q_ = stored("q", p_.q, of_.q, p_.head_dim);
+    k_ = stored("k", p_.k, of_.k, p_.head_dim);
+    v_ = stored("v", p_.v, of_.k, p_.value_dim);
+    q_ = transformed(of_, /*of_queries=*/true, q_, planner_);
+    k_ = transformed(of_, /*of_queries=*/false, k_, planner_);
+    block_.q = q_.block();
+    block_.k = k_.block();
+    block_.v = v_.block();
+    mask_ = broadcast("mask", p_.mask, p_, 1, block_.mask, planner_);
+    bias_ = broadcast("bias", p_.bias, p_, 4, block_.bias, planner_);
+    block_.given = (p_.mask.given() ? 1U : 0U) | (p_.bias.given() ? 2U : 0U);
+  }
+
+  // FLOATS and HALVES, see load.wgsl.
+  std::pair<uint32_t, uint32_t> loads(bool of_values) const {
+    const auto fits = [](const GpuRows& rows, int64_t width) {
+      return rows.in_fours() && width % 4 == 0;
+    };
+    const bool values = !of_values || (fits(v_, p_.value_dim) && v_.type == k_.type);
+    if (q_.type != DType::kF32 || !fits(q_, p_.head_dim) || !fits(k_, p_.head_dim) || !values) {
+      return {0, 0};
+    }
+    return {1, k_.type == DType::kF32 ? 0 : 1};
+  }
+
+  void plan_softmax() {
+    const bool halves = p_.out.data != nullptr && p_.out.type != DType::kF32;
+    Extents of_out = of_.q;
+    of_out[3] = p_.value_dim;
+    GpuRows given{.binding = planner_.unread(0)};
+    if (p_.out.data != nullptr) {
+      given = planner_.rows("out", p_.out.data, p_.out.type, p_.out.stride, of_out);
+    }
+    const GpuRows out = halves ? planner_.scratch_rows("out", of_out) : given;
+    GpuRows lse{.binding = planner_.unread(1)};
+    if (p_.lse.data != nullptr) {
+      Extents of_lse = of_.q;
+      of_lse[3] = 1;
+      lse = planner_.rows("lse", p_.lse.data, DType::kF32, p_.lse.stride, of_lse);
+    }
+    AttentionBlock block = block_;
+    block.dv = p_.out.data == nullptr ? 0 : static_cast<uint32_t>(p_.value_dim);
+    block.out = out.block();
+    block.lse = lse.block();
+    const int64_t rows = p_.end_row() - p_.first_row();
+    const bool decodes = rows <= kMostDecodeRows;
+    const auto [floats, vectors_of_halves] = loads(p_.out.data != nullptr);
+    const uint32_t width = least_power(std::max<int64_t>(p_.head_dim, block.dv));
+    // The kernels combine 8 invocations.
+    const uint32_t subgroup = planner_.device().subgroup;
+    const uint32_t lanes = subgroup == 4 ? 4 : subgroup >= 8 ? 8 : 0;
+    const std::array<uint32_t, Dispatch::kConstants> constants{width, lanes, floats,
+                                                               vectors_of_halves};
+    const double heads = static_cast<double>(p_.batch) * static_cast<double>(p_.kv_heads);
+    std::vector<Binding> inputs{q_.binding, k_.binding, v_.binding, planner_.data(), mask_, bias_};
+    if (decodes) {
+      const int64_t tile = width > 128 ? DECODE_ROWS / 2 : DECODE_ROWS;
+      block.tiles = static_cast<uint32_t>(rules::ceil_div(rows, tile));
+      const double groups = heads * block.tiles;
+      const int64_t most = std::max<int64_t>(1, p_.keys / kLeastSplitKeys);
+      const auto wanted =
+          static_cast<int64_t>(std::ceil(static_cast<double>(kWorkgroups) / groups));
+      const int64_t split = rules::ceil_div(std::max<int64_t>(p_.keys, 1), std::min(most, wanted));
+      block.split_keys = static_cast<uint32_t>(rules::ceil_div(split, int64_t{TILE}) * TILE);
+      block.splits = static_cast<uint32_t>(
+          rules::ceil_div(std::max<int64_t>(p_.keys, 1), int64_t{block.split_keys}));
+      const double words = heads * static_cast<double>(p_.end_row()) * block.splits *
+                           static_cast<double>(rules::ceil_div(int64_t{block.dv}, 4) * 4 + 2);
+      inputs.push_back(planner_.scratch("q", words));
+      planner_.dispatch(Kernel::kDecode, constants, groups * block.splits, inputs, block);
+      merge(block, inputs.back(), out.binding, lse.binding, totals_);
+    } else {
+      const int64_t tile = width > 128 ? WIDE_ROWS : NARROW_ROWS;
+      block.tiles = static_cast<uint32_t>(rules::ceil_div(rows, tile));
+      block.lse[3] = totals_.words != 0 ? 1 : 0;
+      inputs.push_back(out.binding);
+      inputs.push_back(totals_.words != 0 ? totals_ : lse.binding);
+      planner_.dispatch(Kernel::kForward, constants, heads * block.tiles, inputs, block);
+      if (totals_.words != 0 && p_.lse.data != nullptr) {
+        block.dv = 0;
+        merge(block, totals_, planner_.unread(0), lse.binding, {});
+      }
+    }
+    if (halves) dispatch_rows(out, given, of_out, as_they_are(), planner_);
+  }
+
+  void merge(AttentionBlock block, const Binding& partials, const Binding& out, const Binding& lse,
+             const Binding& totals) {
+    block.lse[3] = totals.words != 0 ? 1 : 0;
+    const double rows = static_cast<double>(p_.batch * p_.kv_heads) * block.rows;
+    planner_.dispatch(
+        Kernel::kMerge, {}, rows,
+        {partials, planner_.data(), out, lse, totals.words != 0 ? totals : planner_.unread(2)},
+        block);
+  }
+
+  void plan_capture(const char* argument, const ScoreCapture& capture) {
+    if (capture.out.shape.elements() == 0) return;
+    const auto& [batch, heads, rows, keys] =
+        Extents{capture.out.shape[0], capture.out.shape[1], capture.out.shape[2], p_.keys};
+    const Dims& strides = capture.out.strides;
+    const GpuRows out =
+        planner_.rows(argument, capture.out.data, DType::kF32, {strides[0], strides[1], strides[2]},
+                      {batch, heads, rows, keys});
+    AttentionBlock block = block_;
+    block.out = out.block();
+    block.stage = static_cast<uint32_t>(capture.stage);
+    block.chosen = planner_.put_given(capture.heads);
+    block.first_query = static_cast<uint32_t>(capture.first_row);
+    block.out_rows = static_cast<uint32_t>(rows);
+    block.out_heads = static_cast<uint32_t>(heads);
+    block.tiles = static_cast<uint32_t>(rules::ceil_div(keys, int64_t{64}));
+    const double groups =
+        static_cast<double>(batch * heads) * static_cast<double>(rows) * block.tiles;
+    const auto [floats, halves] = loads(/*of_values=*/false);
+    planner_.dispatch(Kernel::kScores, {floats, halves}, groups,
+                      {q_.binding, k_.binding, totals_.words != 0 ? totals_ : planner_.data(),
+                       planner_.data(), mask_, bias_, out.binding},
+                      block);
+  }
+
+  const Problem& of_;
+  const AttentionParams& p_;
+  Planner& planner_;
+  AttentionBlock block_;
+  GpuRows q_, k_, v_;
+  Binding mask_, bias_, totals_;
+};
+
+Status refuse(const char* argument, const char* expected, const std::string& got) {
+  return {StatusCode::kOption, argument, expected, got};
+}
+
+Status plan_problem(const Problem& of, const AttentionOutputs& outputs, const Device& device,
+                    Plan& plan) {
+  const AttentionParams& p = of.params;
+  for (const auto& [argument, name, width] :
+       {std::tuple{"q", "d_k", p.head_dim}, {"v", "d_v", p.value_dim}}) {
+    if (width > kMostWidth) {
+      return {StatusCode::kShape, argument, std::string(name) + " up to 256 on a GPU",
+              std::to_string(width) + ": wider heads are computed on the CPU"};
+    }
+  }
+  for (const auto& [argument, rows] : {std::pair{"q", of.q[2]}, {"k", of.k[2]}}) {
+    if (rows >= kMostTokens) {
+      return {StatusCode::kShape, argument, "fewer than 2^28 rows on a GPU", std::to_string(rows)};
+    }
+  }
+  if (outputs.dropout_mask.given() || (p.dropout.given() && p.out.data != nullptr)) {
+    return refuse("dropout.probability", "0 on a GPU: dropout is computed on the CPU",
+                  std::to_string(of.options.dropout.probability));
+  }
+  plan = {};
+  if (!p.writes_anything()) return {};
+  Planner planner(device, plan);
+  Attention(of, planner).plan();
+  return planner.finish();
+}
+
+Extents extents_of(const AttentionShape& shape, bool of_queries) {
+  if (of_queries) return {shape.batch, shape.heads, shape.queries, shape.head_dim};
+  return {shape.batch, shape.kv_heads, shape.keys, shape.head_dim};
+}
+
+Problem problem_of(const engine::ForwardCall& call, const AttentionShape& shape) {
+  return {.params = engine::attention_params({.q = engine::stored_rows(call.q),
+                                              .k = engine::stored_rows(call.k),
+                                              .v = engine::stored_rows(call.v)},
+                                             shape, call.options, call.outputs),
+          .options = call.options,
+          .q = extents_of(shape, true),
+          .k = extents_of(shape, false)};
+}
+
+}  // namespace
+
+Status plan_attention(const engine::ForwardCall& call, const Device& device, Plan& plan) {
+  AttentionShape shape;
+  MULTIHEAD_TRY(engine::validate_call(call, shape));
+  return plan_problem(problem_of(call, shape), call.outputs, device, plan);
+}
+
+Status plan_varlen(const engine::ForwardCall& call, std::span<const int32_t> cu_q,
+                   std::span<const int32_t> cu_k, const Device& device, Plan& plan) {
+  const auto& [q, k, v, options, outputs] = call;
+  MULTIHEAD_TRY(engine::validate_varlen(q, k, v, cu_q, cu_k, options));
+  MULTIHEAD_TRY(engine::validate_varlen_outputs(q, v, outputs));
+  AttentionShape shape;
+  const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};
+  MULTIHEAD_TRY(engine::validate_call(
+      {sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0), options, nothing}, shape));
+  shape.queries = q.shape[0];
+  shape.keys = k.shape[0];
+  AttentionOutputs all{.out = sequence_of(outputs.out, 0, shape.queries)};
+  if (outputs.lse.given()) all.lse = engine::lse_of(outputs.lse, 0, shape.queries);
+  const ConstAnyTensor all_q = sequence_of(q, 0, shape.queries);
+  const ConstAnyTensor all_k = sequence_of(k, 0, shape.keys);
+  const ConstAnyTensor all_v = sequence_of(v, 0, shape.keys);
+  Problem problem = problem_of({all_q, all_k, all_v, options, all}, shape);
+  problem.cu_q = cu_q;
+  problem.cu_k = cu_k;
+  AttentionParams& p = problem.params;
+  p.batch = static_cast<int64_t>(cu_q.size()) - 1;
+  p.queries = p.keys = 0;
+  for (size_t s = 0; s + 1 < cu_q.size(); ++s) {
+    p.queries = std::max<int64_t>(p.queries, cu_q[s + 1] - cu_q[s]);
+    p.keys = std::max<int64_t>(p.keys, cu_k[s + 1] - cu_k[s]);
+  }
+  p.end_query = p.queries;
+  return plan_problem(problem, all, device, plan);
+}
+
+Status plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                   const AttentionOptions& options, const ScoreCapture& capture,
+                   const Device& device, Plan& plan) {
+  ConstAnyTensor v = k;  // keys without values
+  v.data = nullptr;
+  if (k.shape.rank() == 4) v.shape[3] = 0;
+  AttentionShape shape;
+  MULTIHEAD_TRY(engine::validate_inputs(q, k, v, shape));
+  MULTIHEAD_TRY(engine::validate_options(options, shape));
+  MULTIHEAD_TRY(engine::validate_capture(capture, shape));
+  const AttentionOutputs outputs{.captures = {&capture, 1}};
+  Problem problem = problem_of({q, k, v, options, outputs}, shape);
+  problem.params.first_query = capture.first_row;
+  problem.params.end_query = capture.first_row + capture.out.shape[2];
+  return plan_problem(problem, outputs, device, plan);
+}
+
+Status create_cache(const KVCacheConfig& config, KVCache& cache) {
+  if (config.type == DType::kInt8) {
+    return refuse("type", "f32, f16 or bf16 on a GPU: caches of int8 are the CPU's", "int8");
+  }
+  return KVCache::Internals::create(config, 0, 0, cache);
+}
+
+namespace {
+
+// Rows of a cache in memory, for bindings: pages have no batch axis.
+Extents stored_extents(const KVCacheConfig& config, int64_t width) {
+  if (config.layout == KVCacheConfig::Layout::kPaged) {
+    return {1, config.num_kv_heads, config.pages * config.page_size, width};
+  }
+  return {config.batch, config.num_kv_heads, config.capacity, width};
+}
+
+// The row that each of the tokens takes: kNone for those that the entry does not take, or that
+// later ones of the same call overwrite.
+std::vector<uint32_t> targets_of(const KVCache& cache, std::span<const int32_t> counts,
+                                 int64_t tokens) {
+  const KVCacheConfig& config = cache.config();
+  std::vector<uint32_t> targets;
+  for (int64_t b = 0; b < config.batch; ++b) {
+    const int64_t count = counts.empty() ? tokens : counts[static_cast<size_t>(b)];
+    for (int64_t token = 0; token < tokens; ++token) {
+      int64_t row = cache.length(b) - count + token;
+      const bool lost = token >= count || row < cache.first_kept(b);
+      if (config.layout == KVCacheConfig::Layout::kRing) row %= config.capacity;
+      if (config.layout == KVCacheConfig::Layout::kPaged && !lost) {
+        const int64_t entry_pages = engine::pages_per_entry(config);
+        const auto page = static_cast<size_t>(b * entry_pages + row / config.page_size);
+        row = cache.page_table()[page] * config.page_size + row % config.page_size;
+      }
+      targets.push_back(lost ? kNone : static_cast<uint32_t>(row));
+    }
+  }
+  return targets;
+}
+
+}  // namespace
+
+Status plan_append(KVCache& cache, const CacheOperands& rows, const ConstAnyTensor& k,
+                   const ConstAnyTensor& v, std::span<const int32_t> counts, const Device& device,
+                   Plan& plan) {
+  const KVCacheConfig& config = cache.config();
+  // The cache has no heads, so this checks and counts only.
+  MULTIHEAD_TRY(cache.append(k, v, counts));
+  plan = {};
+  Planner planner(device, plan);
+  const int64_t tokens = k.shape[2];
+  if (tokens == 0) return {};
+  RowsBlock block = as_they_are();
+  block.targets = planner.put(std::span<const uint32_t>(targets_of(cache, counts, tokens)));
+  const struct {
+    const char* argument;
+    const ConstAnyTensor& from;
+    uint32_t to;
+    int64_t width;
+  } both[] = {{"k", k, rows.keys, config.head_dim}, {"v", v, rows.values, config.value_dim}};
+  for (const auto& [argument, from, to, width] : both) {
+    if (!from.given()) continue;
+    const Extents e{config.batch, config.num_kv_heads, tokens, width};
+    const StoredRows stored = engine::stored_rows(from);
+    const StoredRows place =
+        engine::cached_rows(config, pointer_of<const std::byte>(to), nullptr, nullptr, width);
+    const GpuRows source = planner.rows(argument, stored.data, stored.type, stored.stride, e);
+    const GpuRows target =
+        planner.rows(argument, place.data, place.type, place.stride, stored_extents(config, width));
+    dispatch_rows(source, target, e, block, planner);
+  }
+  return planner.finish();
+}
+
+Status plan_attend(const KVCache& cache, const CacheOperands& rows, const ConstAnyTensor& q,
+                   const AttentionOptions& options, const AttentionOutputs& outputs,
+                   const Device& device, Plan& plan) {
+  const KVCacheConfig& config = cache.config();
+  std::vector<int32_t> lengths, firsts;
+  for (int64_t b = 0; b < config.batch; ++b) {
+    lengths.push_back(static_cast<int32_t>(cache.length(b)));
+    firsts.push_back(static_cast<int32_t>(cache.first_kept(b)));
+  }
+  const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  const int64_t values = config.values_in_keys ? rows.keys : rows.values;
+  engine::CacheCall call;
+  MULTIHEAD_TRY(engine::make_cache_call(config,
+                                        {.keys = pointer_of<const std::byte>(rows.keys),
+                                         .values = pointer_of<const std::byte>(values),
+                                         .lengths = lengths,
+                                         .firsts = firsts.data(),
+                                         .page_table = cache.page_table().data()},
+                                        keys, q, options, outputs, engine::Values::kReadable,
+                                        call));
+  MULTIHEAD_TRY(KVCache::Internals::validate_ring(cache, Name::kQ, 0, q.shape[2], options.window));
+  const Problem problem{
+      .params = engine::attention_params(call.inputs, call.shape, call.options, outputs),
+      .options = call.options,
+      .q = extents_of(call.shape, true),
+      .k = stored_extents(config, config.head_dim),
+      .cache = &config};
+  return plan_problem(problem, outputs, device, plan);
+}
+
+}  // namespace multihead::webgpu
