@@ -105,7 +105,7 @@ class Planner {
   GpuRows scratch_rows(const char* argument, const Extents& e) {
     const auto words = static_cast<double>(e[0]) * static_cast<double>(e[1] * e[2]);
     return {.binding = scratch(argument, words * static_cast<double>(e[3])),
-            .stride = {e[1] * e[2] * e[3], e[2] * e[3], e[3]}};
+            .stride = {e[0] == 1 ? 0 : e[1] * e[2] * e[3], e[2] * e[3], e[3]}};
   }
   // A place for an output that is not wanted; each of a dispatch has its own.
   Binding unread(uint32_t slot) {
