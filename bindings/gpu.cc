@@ -1,6 +1,5 @@
 // Plans of attention for a browser's GPU, as JavaScript calls them. bindings/src/gpu/ plays them.
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "argument_block.h"
@@ -58,6 +57,13 @@ int32_t gpu_scores() {
     return webgpu::plan_scores(call.q, call.k, call.options,
                                captures.empty() ? ScoreCapture() : captures.front(), call.device,
                                plan);
+  });
+}
+
+int32_t gpu_rotate() {
+  const GpuRotateCall call;
+  return give_plan(call.from, [&](webgpu::Plan& plan) {
+    return webgpu::plan_rotate(call.x, call.positions, call.rope, call.y, call.device, plan);
   });
 }
 

@@ -307,7 +307,7 @@ TEST(GpuPlan, RefusesWhatTheCpuComputes) {
   Simple dropped(3, 9, 8);
   dropped.options.dropout.probability = 0.5F;
   EXPECT_EQ(dropped.plan(plan, dropped.operands.device()).message(),
-            "dropout.probability: expected 0 on a GPU, got dropout, which is computed on the CPU");
+            "dropout.probability: expected 0 on a GPU, got another: dropout is computed on the CPU");
   KVCache cache;
   EXPECT_EQ(
       webgpu::create_cache(
