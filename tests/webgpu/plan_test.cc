@@ -306,8 +306,9 @@ TEST(GpuPlan, RefusesWhatTheCpuComputes) {
             "q: expected d_k up to 256 on a GPU, got 257: wider heads are computed on the CPU");
   Simple dropped(3, 9, 8);
   dropped.options.dropout.probability = 0.5F;
-  EXPECT_EQ(dropped.plan(plan, dropped.operands.device()).message(),
-            "dropout.probability: expected 0 on a GPU, got another: dropout is computed on the CPU");
+  EXPECT_EQ(
+      dropped.plan(plan, dropped.operands.device()).message(),
+      "dropout.probability: expected 0 on a GPU, got another: dropout is computed on the CPU");
   KVCache cache;
   EXPECT_EQ(
       webgpu::create_cache(
@@ -391,6 +392,9 @@ TEST(GpuPlan, CachesCountTokensThatTheGpuStores) {
   EXPECT_EQ(cache.length(0), 8);
   EXPECT_EQ(cache.first_kept(1), 2);
   EXPECT_FALSE(webgpu::plan_append(cache, rows, k, {}, {}, device, plan).ok());
+  Device small = device;
+  small.binding_bytes = 100;
+  EXPECT_FALSE(webgpu::plan_append(cache, rows, k, v, {}, small, plan).ok());
   EXPECT_EQ(cache.length(0), 8);
 
   const ConstAnyTensor q = operands(ConstAnyTensor(nullptr, {2, 1, 1, 4}));
