@@ -69,7 +69,7 @@ void put_entries(const Problem& of, Planner& to) {
                                         small(entry.first_shift),
                                         small(entry.last_shift),
                                         small(rule.alibi_shift(place))};
-    to.put(std::span<const int32_t>(words));
+    to.put(words);
   }
 }
 
@@ -117,7 +117,7 @@ void put_rotation(const Rope& rope, std::span<const int32_t> positions, const Ex
   const int64_t rotary = rope.rotary_dim != 0 ? rope.rotary_dim : e[3];
   block.pairs = word(rotary / 2);
   block.interleaved = rope.style == Rope::Style::kInterleaved ? 1 : 0;
-  block.turns = planner.put(std::span<const uint32_t>(turns_of(rope.base, rotary)));
+  block.turns = planner.put(turns_of(rope.base, rotary));
   block.positions = planner.put(positions);
   const bool shared = positions.size() == static_cast<size_t>(e[2]);
   block.position_stride = shared ? 0 : word(e[2]);
@@ -437,8 +437,8 @@ Status plan_rotate(const ConstTensor& x, std::span<const int32_t> positions, con
   plan = {};
   const Extents e{x.shape[0], x.shape[1], x.shape[2], x.shape[3]};
   if (e[3] > kMostWidth) {
-    return {StatusCode::kOption, "x", "a width of at most " + std::to_string(kMostWidth) + " on a GPU",
-            std::to_string(e[3])};
+    return {StatusCode::kOption, "x",
+            "a width of at most " + std::to_string(kMostWidth) + " on a GPU", std::to_string(e[3])};
   }
   Planner planner(device, plan);
   RowsBlock block = as_they_are();
