@@ -77,25 +77,17 @@ void put_entries(const Problem& of, Planner& to) {
 std::vector<int32_t> positions_of(const Problem& of, bool of_queries) {
   const auto& given = of_queries ? of.options.rope.q_positions : of.options.rope.k_positions;
   if (!given.empty()) return {given.begin(), given.end()};
+  const bool packed = !of.cu_q.empty();
+  // With lengths, queries of each entry may have positions of their own.
+  const bool differ = packed || (of_queries && of.params.visibility.lengths != nullptr);
   std::vector<int32_t> positions;
-  const auto add = [&](int64_t entry, int64_t rows) {
-    const rules::Visibility rule = visibility_of(of, entry);
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t at = of_queries ? rule.position(of.cu_q.empty() ? entry : 0, row) : row;
+  for (int64_t b = 0; b < (differ ? of.params.batch : 1); ++b) {
+    const rules::Visibility rule = visibility_of(of, b);
+    for (int64_t row = 0; row < (of_queries ? rule.queries : rule.keys); ++row) {
+      const int64_t at = of_queries ? rule.position(packed ? 0 : b, row) : row;
       positions.push_back(static_cast<int32_t>(at));
     }
-  };
-  const auto& cu = of_queries ? of.cu_q : of.cu_k;
-  if (!cu.empty()) {
-    for (size_t s = 0; s + 1 < cu.size(); ++s) {
-      add(static_cast<int64_t>(s), cu[s + 1] - cu[s]);
-    }
-    return positions;
   }
-  // With lengths, queries of each entry may have positions of their own.
-  const bool differ = of_queries && of.params.visibility.lengths != nullptr;
-  const int64_t entries = differ ? of.params.batch : 1;
-  for (int64_t b = 0; b < entries; ++b) add(b, of_queries ? of.params.queries : of.params.keys);
   return positions;
 }
 
@@ -359,6 +351,12 @@ Status plan_problem(const Problem& of, const Device& device, Plan& plan) {
   }
   plan = {};
   if (!p.writes_anything()) return {};
+  const rules::Range near{-kMostTokens, kMostTokens};
+  const int64_t first = p.visibility.position(0, 0);
+  if (of.options.rope.given() && of.options.rope.q_positions.empty() && !near.contains(first)) {
+    return {StatusCode::kOption, "rope.q_positions", "positions within 2^28 on a GPU",
+            "none, and a query at " + std::to_string(first)};
+  }
   Planner planner(device, plan);
   Attention(of, planner).plan();
   return planner.finish();

@@ -309,6 +309,10 @@ TEST(GpuPlan, RefusesWhatTheCpuComputes) {
   EXPECT_EQ(
       dropped.plan(plan, dropped.operands.device()).message(),
       "dropout.probability: expected 0 on a GPU, got another: dropout is computed on the CPU");
+  Simple far(3, 9, 8);
+  far.options.rope.style = Rope::Style::kHalf;
+  far.options.causal = Causal::at_offset(int64_t{1} << 28);
+  EXPECT_EQ(far.plan(plan, far.operands.device()).code(), StatusCode::kOption);
   KVCache cache;
   EXPECT_EQ(
       webgpu::create_cache(
