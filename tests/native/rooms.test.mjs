@@ -75,7 +75,7 @@ function typescript(folder) {
 }
 
 /** The floors of src/, from the lowest; a folder includes only from its own floor and from those below. */
-const FLOORS = [['multihead'], ['rules'], ['cpu', 'reference'], ['engine'], ['cuda', 'nn'], ['distributed', 'models', 'lab']];
+const FLOORS = [['multihead'], ['rules'], ['cpu', 'reference'], ['engine'], ['cuda', 'nn'], ['distributed', 'models', 'lab'], ['webgpu']];
 
 test('folders of src/ form no circle', () => {
   assert.equal(circle(arrows(cxx, includes)), null);
