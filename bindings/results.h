@@ -60,8 +60,8 @@ struct TrainedModel {
   int64_t parameters = 0;
 };
 
-// TokenRules as one list: see rules_of().
-struct ModelRules {
+// The defaults, and TokenRules as one list: see rules_of().
+struct ModelRules : models::GenerationDefaults {
   std::vector<int32_t> numbers;
 };
 

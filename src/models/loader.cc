@@ -457,6 +457,10 @@ struct ModelLoader::State {
     norm(n.q_norm, whole ? a.q_width() : a.head_dim, layer.q_norm);
     norm(n.k_norm, whole ? a.kv_width() : a.head_dim, layer.k_norm);
 
+    if (n.layer_relative_bias != nullptr) {
+      fill(add(n.layer_relative_bias, index, ".weight", a.buckets, a.heads, false),
+           layer.relative_bias);
+    }
     const bool transposed = a.transposed;
     // GGUF files may have q, k and v in one matrix, and gate and up in two, whatever the family
     // has.
@@ -517,7 +521,9 @@ struct ModelLoader::State {
       add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size,
                      a.family->patch_bias, p.patch);
       if (n.first_token != nullptr) add_vector(n.first_token, 0, "", a.width, p.first_token);
-      if (a.first_tokens > 1) {
+      if (n.distillation != nullptr) {
+        add_vector(n.distillation, 0, "", a.width, p.first_token, a.width);
+      } else if (a.first_tokens > 1) {
         add_vector(n.registers, 0, "", (a.first_tokens - 1) * a.width, p.first_token, a.width);
       }
     }
@@ -672,6 +678,9 @@ struct ModelLoader::State {
           add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
         }
         add_classifier(n.classifier);
+        if (has(n.distilled, ".weight")) {
+          add_projection(n.distilled, 0, info.num_labels, a.width, true, p.distilled);
+        }
         break;
     }
   }
@@ -735,6 +744,7 @@ struct ModelLoader::State {
     info.has_encoder = model->encoder != nullptr && stack == model.get();
     info.decoder_start = a.decoder_start;
     info.rules = a.rules;
+    info.generation = a.generation;
     info.pooling = sentence.pooling;
     info.pools_prompt = sentence.pools_prompt;
     info.vector_dim = sentence.width;
@@ -867,8 +877,9 @@ struct ModelLoader::State {
   }
 
   Status divide(const engine::Team& team, Parameters& p) {
-    std::vector<Projection*> all = {&p.embedding_projection, &p.patch,  &p.pooler,    &p.transform,
-                                    &p.classifier_dense,     &p.output, &p.classifier};
+    std::vector<Projection*> all = {
+        &p.embedding_projection, &p.patch,  &p.pooler,     &p.transform,
+        &p.classifier_dense,     &p.output, &p.classifier, &p.distilled};
     for (LayerParameters& layer : p.layers) {
       all.insert(all.end(), {&layer.qkv, &layer.q, &layer.k, &layer.v, &layer.o, &layer.cross_q,
                              &layer.cross_kv, &layer.cross_k, &layer.cross_v, &layer.cross_o,

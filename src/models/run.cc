@@ -234,10 +234,7 @@ class Runner {
 
   Status begin() {
     fill_angles();
-    if (a_.buckets > 0) {
-      fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads, before_,
-                         pass_.tokens, !a_.causal, w_.bias);
-    }
+    fill_bias(p_.relative_bias);
     if (a_.relative_span > 0) MULTIHEAD_TRY(fill_relative_content());
     if (!pass_.state.given()) return embed();
     std::copy_n(pass_.state.data, rows() * a_.width, w_.x);
@@ -248,6 +245,13 @@ class Runner {
   int64_t relative_row(int64_t distance) const {
     const int64_t bucket = signed_bucket(distance, a_.relative_span, a_.bucket_distance);
     return std::clamp<int64_t>(bucket + a_.relative_span, 0, 2 * a_.relative_span - 1);
+  }
+
+  // Does nothing without a table, or while memory is laid out.
+  void fill_bias(const Vector& table) {
+    if (w_.bias == nullptr || !table.given()) return;
+    fill_relative_bias(table.data, a_.buckets, a_.bucket_distance, a_.heads, before_, pass_.tokens,
+                       !a_.causal, w_.bias);
   }
 
   Status fill_relative_content() {
@@ -438,6 +442,7 @@ class Runner {
                        .batch = pass_.inputs.batch,
                        .tokens = pass_.tokens,
                        .content = w_.content};
+    fill_bias(call.parameters->relative_bias);
     if (d_parameters_ != nullptr) {
       call.gradients = &d_parameters_->layers[static_cast<size_t>(plan.weights)];
     }

@@ -126,17 +126,12 @@ class ModelPlanner {
     uint32_t scales = kNone;
     if (!pass_.inputs.head_scales.empty()) scales = builder_.data(pass_.inputs.head_scales);
     const int64_t batch = pass_.inputs.batch, keys = before_ + pass_.tokens;
-    uint32_t mask = kNone, bias = kNone;
+    uint32_t mask = kNone;
+    const uint32_t shared_bias = relative_bias(p_.relative_bias);
     if (!pass_.inputs.mask.empty() && pass_.caches.empty()) {
       std::vector<uint32_t> words((pass_.inputs.mask.size() + 3) / 4);
       std::memcpy(words.data(), pass_.inputs.mask.data(), pass_.inputs.mask.size());
       mask = builder_.data(words);
-    }
-    if (a_.buckets > 0) {
-      std::vector<float> numbers(static_cast<size_t>(a_.heads * pass_.tokens * keys));
-      models::fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads,
-                                 before_, pass_.tokens, !a_.causal, numbers.data());
-      bias = builder_.data(numbers);
     }
     const int64_t end = std::min<int64_t>(pass_.end_layer, model_.info.num_layers);
     for (int64_t index = 0; index < end; ++index) {
@@ -153,8 +148,9 @@ class ModelPlanner {
       layer.attention = models::attention_of(a_, plan, !pass_.caches.empty());
       layer.mask = mask;
       if (mask != kNone) layer.attention.mask = {nullptr, {batch, 1, 1, pass_.tokens}};
-      layer.bias = bias;
-      if (bias != kNone) layer.attention.bias = {nullptr, {1, a_.heads, pass_.tokens, keys}};
+      const nn::Vector& own_bias = layer.parameters->relative_bias;
+      layer.bias = own_bias.given() ? relative_bias(own_bias) : shared_bias;
+      if (layer.bias != kNone) layer.attention.bias = {nullptr, {1, a_.heads, pass_.tokens, keys}};
       if (scales != kNone) {
         layer.head_scales = scales + static_cast<uint32_t>(index * a_.heads);
       }
@@ -166,6 +162,16 @@ class ModelPlanner {
       MULTIHEAD_TRY(plan_layer(layer, device_, builder_, stream));
     }
     return {};
+  }
+
+  // The scores of distances by a table, as an array of the call.
+  uint32_t relative_bias(const nn::Vector& table) {
+    if (a_.buckets == 0 || !table.given()) return kNone;
+    std::vector<float> numbers(
+        static_cast<size_t>(a_.heads * pass_.tokens * (before_ + pass_.tokens)));
+    models::fill_relative_bias(table.data, a_.buckets, a_.bucket_distance, a_.heads, before_,
+                               pass_.tokens, !a_.causal, numbers.data());
+    return builder_.data(numbers);
   }
 
   // ---- After the layers. ----

@@ -1,6 +1,6 @@
 // A model in the core of this thread.
 
-import { dtypes, modelOutputs, poolings } from '../../generated/tables.js';
+import { dtypes, earlyStoppings, modelOutputs, poolings } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { readListed } from '../../modules/trace.js';
 import { CoreObject } from '../../runtime/core_object.js';
@@ -30,8 +30,10 @@ function readInfo(runtime: Runtime, handle: Int32): OwnInfo {
     endIds: [...endIds],
   };
   runtime.raw.modelRules(handle);
-  const [start = -1, ...rules] = wire.readModelRules(runtime.args.results()).numbers;
-  return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules) };
+  const { numbers, earlyStopping: stopping, ...defaults } = wire.readModelRules(runtime.args.results());
+  const [start = -1, ...rules] = numbers;
+  const earlyStopping = stopping === earlyStoppings.never ? ('never' as const) : stopping === earlyStoppings.firstFull;
+  return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules), generation: { ...defaults, earlyStopping } };
 }
 
 interface StoredTensor {
