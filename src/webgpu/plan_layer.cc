@@ -423,15 +423,6 @@ class LayerPlanner {
 
 }  // namespace
 
-Status check_graph(const nn::Graph& graph, bool norm_after_rope) {
-  const auto refuse = [](const char* what) {
-    return Status(StatusCode::kOption, "device", "a model whose layers run on a GPU", what);
-  };
-  if (graph.source != kNoValue) return refuse("cross-attention");
-  if (graph.norms_all_heads && norm_after_rope) return refuse("norms of all heads after rotation");
-  return {};
-}
-
 Rows new_rows(Builder& builder, uint32_t rows, int64_t columns) {
   const uint32_t stride = (narrow(columns) + 3) / 4 * 4;
   return {builder.scratch(uint64_t{rows} * stride), 0, stride};

@@ -22,7 +22,6 @@ struct LayerPlan {
   uint32_t batch = 1, tokens = 0;                       // tokens: of each sequence
   uint32_t pairs = 0, cos = 0, sin = 0, table_row = 0;  // of the rotation; pairs 0: none
   bool neighbours = false;
-  bool norm_after_rope = false;
   AttentionOptions attention = {};  // its mask and bias have shapes, and here their first words:
   uint32_t mask = kNone, bias = kNone;
   KVCache* cache = nullptr;       // counts the tokens; null: all keys are those of the call
@@ -35,9 +34,6 @@ struct LayerPlan {
 
   uint32_t rows() const { return batch * tokens; }
 };
-
-// The reason why there is no plan for layers of a list, kOption; ok if there is.
-Status check_graph(const nn::Graph& graph, bool norm_after_rope);
 
 // Adds the dispatches of a layer. `stream` is the residual stream, in a scratch buffer: before the
 // layer, and then after it, perhaps elsewhere. Errors: those of plan_attention() and caches.

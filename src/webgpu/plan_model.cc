@@ -251,8 +251,12 @@ Status check_model(const models::Model::Internals& model) {
   };
   if (model.encoder != nullptr) return refuse("encoder and decoder");
   if (a.family->names.patch != nullptr) return refuse("images");
+  if (a.family->pools_end) return refuse("vectors of the token that ends a text");
   if (a.relative_span > 0) return refuse("relative positions with projections of their own");
-  return check_graph(model.graph, a.family->norm_after_rope);
+  if (a.family->norm_whole_qk && a.family->norm_after_rope) {
+    return refuse("norms of all heads after rotation");
+  }
+  return {};
 }
 
 Status plan_model(const models::Model::Internals& model, const ModelBuffers& buffers,
