@@ -48,6 +48,9 @@ const entries = pageOnly
       'models_node',
       ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`),
     ];
+/** What mh.gpu() loads in files of one module: multihead/inline, and workers, in which nothing calls it. */
+const noGpu = `import { gpuError } from './errors.js';
+export const openGpu = () => Promise.reject(gpuError('gpu', 'the entry point "multihead", which has it', '"multihead/inline"'));`;
 /** Names of the chunks, which also contain all that their modules import and that no group above contains. */
 const groups = [
   { name: 'features', test: /src.load.features\.ts$/, priority: 5 },
@@ -137,7 +140,7 @@ async function bundle(names, { format, groups, external = [], minify = false }) 
   const supplied = {
     name: 'built',
     resolveId: (id) => (Object.hasOwn(generated, id) ? { id, moduleSideEffects: false } : null),
-    load: (id) => generated[id],
+    load: (id) => generated[id] ?? (groups === undefined && /src.gpu.gpu\.ts$/.test(id) ? noGpu : undefined),
   };
   const input = Object.fromEntries(names.map((name) => [name, join(here, 'src', 'entry', `${name}.ts`)]));
   const bundle = await rolldown({
@@ -156,7 +159,7 @@ async function bundle(names, { format, groups, external = [], minify = false }) 
     // Pages without a bundler load the modules as they are: comments would be 11 kB more in Brotli for `multihead`.
     comments: { legal: true, annotation: true, jsdoc: false },
     chunkFileNames: ({ name }) => `${name.replace('built_', '').replaceAll('-', '_')}.js`,
-    codeSplitting: groups === undefined ? true : { groups },
+    codeSplitting: groups !== undefined && { groups },
   });
   await bundle.close();
   const chunks = output.filter(({ type }) => type === 'chunk');

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numbers>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +22,8 @@
 #include "rules/rope.h"
 #include "rules/visibility.h"
 #include "webgpu/params.h"
+#include "webgpu/planner.h"
+#include "webgpu/problem.h"
 
 namespace multihead::webgpu {
 namespace {
@@ -33,7 +34,6 @@ using rules::AttentionParams;
 using rules::RowStrides;
 using rules::StoredRows;
 
-constexpr uint32_t kNone = UINT32_MAX;
 constexpr int64_t kMostWidth = 256;
 // Of queries, keys and shifts: sums of them have 32 bits.
 constexpr int64_t kMostTokens = 1 << 28;
@@ -41,166 +41,6 @@ constexpr int64_t kMostTokens = 1 << 28;
 constexpr int64_t kMostDecodeRows = 16;
 // Decoding is split until there are so many workgroups, each of which has so many keys at least.
 constexpr int64_t kWorkgroups = 512, kLeastSplitKeys = 64;
-constexpr int64_t kSlot = 64;  // words of an output that nobody reads
-
-int64_t number_of(const void* data) {
-  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
-}
-template <class T>
-T* pointer_of(int64_t number) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(number));
-}
-
-// Rows (B, H, N, width) in a buffer.
-struct GpuRows {
-  Binding binding;
-  RowStrides stride{};
-  DType type = DType::kF32;
-
-  vec4u block() const {
-    return {static_cast<uint32_t>(stride[0]), static_cast<uint32_t>(stride[1]),
-            static_cast<uint32_t>(stride[2]), static_cast<uint32_t>(type)};
-  }
-  // Four numbers of every row are at a multiple of their size.
-  bool in_fours() const {
-    return std::all_of(stride.begin(), stride.end(), [](int64_t s) { return s % 4 == 0; });
-  }
-};
-
-// Extents (B, H, N, width) of rows in memory: packed sequences have one batch entry.
-using Extents = std::array<int64_t, 4>;
-
-// Makes the dispatches of one plan; remembers the first error.
-class Planner {
- public:
-  Planner(const Device& device, Plan& plan) : device_(device), plan_(plan) {}
-
-  template <class T>
-  uint32_t put(std::span<const T> numbers) {
-    static_assert(sizeof(T) == sizeof(uint32_t));
-    const auto at = static_cast<uint32_t>(plan_.data.size());
-    for (const T number : numbers) plan_.data.push_back(std::bit_cast<uint32_t>(number));
-    return at;
-  }
-  template <class T>
-  uint32_t put_given(std::span<const T> numbers) {
-    return numbers.empty() ? kNone : put(numbers);
-  }
-
-  void fail(Status status) {
-    if (status_.ok()) status_ = std::move(status);
-  }
-
-  // The whole Plan::data, which also stands for tensors that are not given.
-  Binding data() const { return {device_.operands, 0, 0}; }
-
-  Binding scratch(const char* argument, double words) {
-    check_bytes(argument, 4 * words);
-    if (!status_.ok()) return {};
-    plan_.scratch.push_back(static_cast<uint32_t>(std::max(words, 16.0)));
-    return {device_.operands + static_cast<uint32_t>(plan_.scratch.size()), 0,
-            plan_.scratch.back()};
-  }
-  GpuRows scratch_rows(const char* argument, const Extents& e) {
-    const auto words = static_cast<double>(e[0]) * static_cast<double>(e[1] * e[2]);
-    return {.binding = scratch(argument, words * static_cast<double>(e[3])),
-            .stride = {e[1] * e[2] * e[3], e[2] * e[3], e[3]}};
-  }
-  // A place for an output that is not wanted; each of a dispatch has its own.
-  Binding unread(uint32_t slot) {
-    if (unread_.words == 0) unread_ = scratch("out", 3 * kSlot);
-    return {unread_.buffer, static_cast<uint32_t>(slot * kSlot), static_cast<uint32_t>(kSlot)};
-  }
-
-  // The part of an operand from its first to its last element. Strides along axes of one element
-  // are set to 0. No elements: data() stands for it.
-  template <size_t kAxes>
-  Binding operand(const char* argument, const void* tensor,
-                  const std::array<int64_t, kAxes>& extents, std::array<int64_t, kAxes>& strides,
-                  int64_t width, int64_t element) {
-    double last = static_cast<double>(width);
-    for (size_t axis = 0; axis < kAxes; ++axis) {
-      if (extents[axis] == 0) last = 0;
-      if (extents[axis] <= 1) strides[axis] = 0;
-      if (strides[axis] < 0) {
-        fail({StatusCode::kShape, argument, "strides of 0 or more on a GPU",
-              std::to_string(strides[axis])});
-      }
-    }
-    if (last == 0 || tensor == nullptr) {
-      strides = {};
-      return data();
-    }
-    for (size_t axis = 0; axis < kAxes; ++axis) {
-      last += static_cast<double>(extents[axis] - 1) * static_cast<double>(strides[axis]);
-    }
-    const double bytes = last * static_cast<double>(element);
-    check_bytes(argument, bytes);
-    if (!status_.ok()) return {};
-    return {static_cast<uint32_t>(number_of(tensor) - 1), 0,
-            static_cast<uint32_t>(std::ceil(bytes / 4))};
-  }
-  GpuRows rows(const char* argument, const void* data, DType type, const RowStrides& stride,
-               const Extents& e) {
-    GpuRows rows{.binding = {}, .stride = stride, .type = type};
-    rows.binding =
-        operand<3>(argument, data, {e[0], e[1], e[2]}, rows.stride, e[3], bytes_of(type));
-    return rows;
-  }
-
-  template <class Block>
-  void dispatch(Kernel kernel, std::array<uint32_t, Dispatch::kConstants> constants, double groups,
-                std::vector<Binding> bindings, const Block& block) {
-    Dispatch made{.kernel = kernel,
-                  .constants = constants,
-                  .bindings = std::move(bindings),
-                  .parameters = words_of(block)};
-    fail(fold(static_cast<uint64_t>(std::min(groups, 0x1p62)), device_, made.groups));
-    plan_.dispatches.push_back(std::move(made));
-  }
-
-  // Completes the plan.
-  Status finish() {
-    if (plan_.data.size() * sizeof(uint32_t) > device_.binding_bytes) {
-      check_bytes("options", static_cast<double>(plan_.data.size()) * 4);
-    }
-    for (Dispatch& dispatch : plan_.dispatches) {
-      for (Binding& binding : dispatch.bindings) {
-        if (binding.words == 0) binding.words = static_cast<uint32_t>(plan_.data.size());
-      }
-    }
-    return status_;
-  }
-
-  const Device& device() const { return device_; }
-  bool ok() const { return status_.ok(); }
-
- private:
-  void check_bytes(const char* argument, double bytes) {
-    const double most = std::min(static_cast<double>(device_.binding_bytes), 0x1p32 - 4);
-    if (bytes <= most) return;
-    fail({StatusCode::kOption, argument,
-          "at most " + std::to_string(static_cast<int64_t>(most)) +
-              " bytes, the longest binding of this GPU",
-          std::to_string(static_cast<int64_t>(std::min(bytes, 0x1p62))) +
-              ": cut the batch or the heads into several calls"});
-  }
-
-  const Device& device_;
-  Plan& plan_;
-  Status status_;
-  Binding unread_;
-};
-
-// A checked call: the parameters of all backends, and what they leave to a backend.
-struct Problem {
-  AttentionParams params;
-  const AttentionOptions& options;
-  Extents q, k;                         // of rows in memory, with width d_k
-  std::span<const int32_t> cu_q = {}, cu_k = {};  // packed sequences
-  const KVCacheConfig* cache = nullptr;
-};
 
 rules::Visibility visibility_of(const Problem& of, int64_t entry) {
   rules::Visibility rule = of.params.visibility;
@@ -221,14 +61,14 @@ void put_entries(const Problem& of, Planner& to) {
     const auto small = [](int64_t x) {
       return static_cast<int32_t>(rules::limited(x, -2 * kMostTokens, 2 * kMostTokens));
     };
-    const int32_t words[ENTRY] = {is_packed ? of.cu_q[static_cast<size_t>(b)] : 0,
-                                  small(is_packed ? rule.queries : of.params.queries),
-                                  is_packed ? of.cu_k[static_cast<size_t>(b)] : 0,
-                                  small(entry.present.first),
-                                  small(entry.present.last),
-                                  small(entry.first_shift),
-                                  small(entry.last_shift),
-                                  small(rule.alibi_shift(place))};
+    const int32_t words[ENTRY_WORDS] = {is_packed ? of.cu_q[static_cast<size_t>(b)] : 0,
+                                        small(is_packed ? rule.queries : of.params.queries),
+                                        is_packed ? of.cu_k[static_cast<size_t>(b)] : 0,
+                                        small(entry.present.first),
+                                        small(entry.present.last),
+                                        small(entry.first_shift),
+                                        small(entry.last_shift),
+                                        small(rule.alibi_shift(place))};
     to.put(std::span<const int32_t>(words));
   }
 }
@@ -271,25 +111,6 @@ std::vector<uint32_t> turns_of(double base, int64_t rotary) {
   return words;
 }
 
-void dispatch_rows(const GpuRows& from, const GpuRows& to, const Extents& e, RowsBlock block,
-                   Planner& planner) {
-  const double count = static_cast<double>(e[0]) * static_cast<double>(e[1] * e[2]);
-  if (count == 0 || e[3] == 0) return;
-  block.x = from.block();
-  block.y = to.block();
-  block.count = static_cast<uint32_t>(count);
-  block.heads = static_cast<uint32_t>(e[1]);
-  block.rows = static_cast<uint32_t>(e[2]);
-  block.width = static_cast<uint32_t>(e[3]);
-  planner.dispatch(Kernel::kRows, {}, count, {from.binding, planner.data(), to.binding}, block);
-}
-
-constexpr RowsBlock as_they_are() {
-  RowsBlock block;
-  block.gain = block.targets = kNone;
-  return block;
-}
-
 // Normalizes and rotates queries or keys into scratch memory.
 GpuRows transformed(const Problem& of, bool of_queries, const GpuRows& from, Planner& planner) {
   const auto& [norm, rope] = std::pair(of.options.qk_norm, of.options.rope);
@@ -303,14 +124,14 @@ GpuRows transformed(const Problem& of, bool of_queries, const GpuRows& from, Pla
   if (rope.given()) {
     const int64_t rotary = rope.rotary_dim != 0 ? rope.rotary_dim : e[3];
     const std::vector<int32_t> positions = positions_of(of, of_queries);
-    block.pairs = static_cast<uint32_t>(rotary / 2);
+    block.pairs = word(rotary / 2);
     block.interleaved = rope.style == Rope::Style::kInterleaved ? 1 : 0;
     block.turns = planner.put(std::span<const uint32_t>(turns_of(rope.base, rotary)));
     block.positions = planner.put(std::span<const int32_t>(positions));
-    const auto rows = static_cast<size_t>(e[2]);
-    block.position_stride = positions.size() == rows ? 0 : static_cast<uint32_t>(rows);
+    const bool shared = positions.size() == static_cast<size_t>(e[2]);
+    block.position_stride = shared ? 0 : word(e[2]);
   }
-  dispatch_rows(from, to, e, block, planner);
+  planner.move_rows(from, to, e, block);
   return to;
 }
 
@@ -323,7 +144,7 @@ Binding broadcast(const char* argument, const auto& from, const AttentionParams&
   }
   const Binding binding = planner.operand<4>(argument, from.data, extents, strides, 1, element);
   std::transform(strides.begin(), strides.end(), block.begin(),
-                 [](int64_t stride) { return static_cast<uint32_t>(stride); });
+                 [](int64_t stride) { return word(stride); });
   return binding;
 }
 
@@ -340,8 +161,7 @@ class Attention {
     bind_inputs();
     if (!planner_.ok()) return;
     if (p_.captures_weights()) {
-      totals_ = planner_.scratch("weights", 2.0 * static_cast<double>(p_.batch * p_.kv_heads) *
-                                                static_cast<double>(p_.end_row()));
+      totals_ = planner_.scratch("weights", product({2, p_.batch, p_.kv_heads, p_.end_row()}));
     }
     if (p_.needs_softmax()) plan_softmax();
     if (p_.weights.out.data != nullptr) plan_capture("weights", p_.weights);
@@ -350,7 +170,6 @@ class Attention {
 
  private:
   void fill_block() {
-    const auto word = [](int64_t number) { return static_cast<uint32_t>(number); };
     block_.batch = word(p_.batch);
     block_.heads = word(p_.heads);
     block_.kv_heads = word(p_.kv_heads);
@@ -372,7 +191,6 @@ class Attention {
     block_.exponent = p_.scale.softmax * std::numbers::log2e_v<float>;
     block_.least = -150.0F / block_.exponent;
     block_.softcap = p_.softcap;
-    if (of_.cache == nullptr) return;
     block_.ring = word(p_.k.ring);
     if (p_.k.pages == nullptr) return;
     block_.page_size = word(p_.k.page_size);
@@ -428,11 +246,9 @@ class Attention {
       lse = planner_.rows("lse", p_.lse.data, DType::kF32, p_.lse.stride, of_lse);
     }
     AttentionBlock block = block_;
-    block.dv = p_.out.data == nullptr ? 0 : static_cast<uint32_t>(p_.value_dim);
+    block.dv = p_.out.data == nullptr ? 0 : word(p_.value_dim);
     block.out = out.block();
     block.lse = lse.block();
-    const int64_t rows = p_.end_row() - p_.first_row();
-    const bool decodes = rows <= kMostDecodeRows;
     const auto [floats, vectors_of_halves] = loads(p_.out.data != nullptr);
     const uint32_t width = least_power(std::max<int64_t>(p_.head_dim, block.dv));
     // The kernels combine 8 invocations.
@@ -440,52 +256,56 @@ class Attention {
     const uint32_t lanes = subgroup == 4 ? 4 : subgroup >= 8 ? 8 : 0;
     const std::array<uint32_t, Dispatch::kConstants> constants{width, lanes, floats,
                                                                vectors_of_halves};
-    const double heads = static_cast<double>(p_.batch) * static_cast<double>(p_.kv_heads);
-    std::vector<Binding> inputs{q_.binding, k_.binding, v_.binding, planner_.data(), mask_, bias_};
-    if (decodes) {
-      const int64_t tile = width > 128 ? DECODE_ROWS / 2 : DECODE_ROWS;
-      block.tiles = static_cast<uint32_t>(rules::ceil_div(rows, tile));
-      const double groups = heads * block.tiles;
-      const int64_t most = std::max<int64_t>(1, p_.keys / kLeastSplitKeys);
-      const auto wanted =
-          static_cast<int64_t>(std::ceil(static_cast<double>(kWorkgroups) / groups));
-      const int64_t split = rules::ceil_div(std::max<int64_t>(p_.keys, 1), std::min(most, wanted));
-      block.split_keys = static_cast<uint32_t>(rules::ceil_div(split, int64_t{TILE}) * TILE);
-      block.splits = static_cast<uint32_t>(
-          rules::ceil_div(std::max<int64_t>(p_.keys, 1), int64_t{block.split_keys}));
-      const double words = heads * static_cast<double>(p_.end_row()) * block.splits *
-                           static_cast<double>(rules::ceil_div(int64_t{block.dv}, 4) * 4 + 2);
-      inputs.push_back(planner_.scratch("q", words));
-      planner_.dispatch(Kernel::kDecode, constants, groups * block.splits, inputs, block);
-      merge(block, inputs.back(), out.binding, lse.binding, totals_);
+    std::vector<Binding> bindings{q_.binding,      k_.binding, v_.binding,
+                                  planner_.data(), mask_,      bias_};
+    const bool totals_wanted = totals_.words != 0;
+    if (p_.rows() <= kMostDecodeRows) {
+      split_keys(block, width > 128 ? DECODE_ROWS / 2 : DECODE_ROWS);
+      const int64_t columns = rules::ceil_div(int64_t{block.dv}, 4) * 4;
+      bindings.push_back(planner_.scratch(
+          "q", product({p_.batch, p_.kv_heads, p_.end_row(), block.splits, columns + 2})));
+      planner_.dispatch(Kernel::kDecode, constants, heads() * block.tiles * block.splits, bindings,
+                        block);
+      merge(block, bindings.back(), out.binding, lse.binding, totals_);
     } else {
-      const int64_t tile = width > 128 ? WIDE_ROWS : NARROW_ROWS;
-      block.tiles = static_cast<uint32_t>(rules::ceil_div(rows, tile));
-      block.lse[3] = totals_.words != 0 ? 1 : 0;
-      inputs.push_back(out.binding);
-      inputs.push_back(totals_.words != 0 ? totals_ : lse.binding);
-      planner_.dispatch(Kernel::kForward, constants, heads * block.tiles, inputs, block);
-      if (totals_.words != 0 && p_.lse.data != nullptr) {
+      block.tiles = word(rules::ceil_div(p_.rows(), width > 128 ? WIDE_ROWS : NARROW_ROWS));
+      block.lse[3] = totals_wanted ? 1 : 0;
+      bindings.push_back(out.binding);
+      bindings.push_back(totals_wanted ? totals_ : lse.binding);
+      planner_.dispatch(Kernel::kForward, constants, heads() * block.tiles, bindings, block);
+      if (totals_wanted && p_.lse.data != nullptr) {
         block.dv = 0;
         merge(block, totals_, planner_.unread(0), lse.binding, {});
       }
     }
-    if (halves) dispatch_rows(out, given, of_out, as_they_are(), planner_);
+    if (halves) planner_.move_rows(out, given, of_out, as_they_are());
+  }
+
+  double heads() const { return product({p_.batch, p_.kv_heads}); }
+
+  // Divides the rows of decoding into tiles, and the keys.
+  void split_keys(AttentionBlock& block, int64_t tile) const {
+    block.tiles = word(rules::ceil_div(p_.rows(), tile));
+    const int64_t keys = std::max<int64_t>(p_.keys, 1);
+    const double wanted = std::ceil(static_cast<double>(kWorkgroups) / (heads() * block.tiles));
+    const int64_t most = rules::ceil_div(keys, kLeastSplitKeys);
+    const int64_t split = rules::ceil_div(keys, std::min(most, static_cast<int64_t>(wanted)));
+    block.split_keys = word(rules::ceil_div(split, int64_t{TILE}) * TILE);
+    block.splits = word(rules::ceil_div(keys, int64_t{block.split_keys}));
   }
 
   void merge(AttentionBlock block, const Binding& partials, const Binding& out, const Binding& lse,
              const Binding& totals) {
     block.lse[3] = totals.words != 0 ? 1 : 0;
-    const double rows = static_cast<double>(p_.batch * p_.kv_heads) * block.rows;
     planner_.dispatch(
-        Kernel::kMerge, {}, rows,
+        Kernel::kMerge, {}, heads() * block.rows,
         {partials, planner_.data(), out, lse, totals.words != 0 ? totals : planner_.unread(2)},
         block);
   }
 
   void plan_capture(const char* argument, const ScoreCapture& capture) {
     if (capture.out.shape.elements() == 0) return;
-    const auto& [batch, heads, rows, keys] =
+    const auto [batch, heads, rows, keys] =
         Extents{capture.out.shape[0], capture.out.shape[1], capture.out.shape[2], p_.keys};
     const Dims& strides = capture.out.strides;
     const GpuRows out =
@@ -495,14 +315,12 @@ class Attention {
     block.out = out.block();
     block.stage = static_cast<uint32_t>(capture.stage);
     block.chosen = planner_.put_given(capture.heads);
-    block.first_query = static_cast<uint32_t>(capture.first_row);
-    block.out_rows = static_cast<uint32_t>(rows);
-    block.out_heads = static_cast<uint32_t>(heads);
-    block.tiles = static_cast<uint32_t>(rules::ceil_div(keys, int64_t{64}));
-    const double groups =
-        static_cast<double>(batch * heads) * static_cast<double>(rows) * block.tiles;
+    block.first_query = word(capture.first_row);
+    block.out_rows = word(rows);
+    block.out_heads = word(heads);
+    block.tiles = word(rules::ceil_div(keys, int64_t{64}));
     const auto [floats, halves] = loads(/*of_values=*/false);
-    planner_.dispatch(Kernel::kScores, {floats, halves}, groups,
+    planner_.dispatch(Kernel::kScores, {floats, halves}, product({batch, heads, rows, block.tiles}),
                       {q_.binding, k_.binding, totals_.words != 0 ? totals_ : planner_.data(),
                        planner_.data(), mask_, bias_, out.binding},
                       block);
@@ -516,12 +334,9 @@ class Attention {
   Binding mask_, bias_, totals_;
 };
 
-Status refuse(const char* argument, const char* expected, const std::string& got) {
-  return {StatusCode::kOption, argument, expected, got};
-}
+}  // namespace
 
-Status plan_problem(const Problem& of, const AttentionOutputs& outputs, const Device& device,
-                    Plan& plan) {
+Status plan_problem(const Problem& of, const Device& device, Plan& plan) {
   const AttentionParams& p = of.params;
   for (const auto& [argument, name, width] :
        {std::tuple{"q", "d_k", p.head_dim}, {"v", "d_v", p.value_dim}}) {
@@ -535,9 +350,9 @@ Status plan_problem(const Problem& of, const AttentionOutputs& outputs, const De
       return {StatusCode::kShape, argument, "fewer than 2^28 rows on a GPU", std::to_string(rows)};
     }
   }
-  if (outputs.dropout_mask.given() || (p.dropout.given() && p.out.data != nullptr)) {
-    return refuse("dropout.probability", "0 on a GPU: dropout is computed on the CPU",
-                  std::to_string(of.options.dropout.probability));
+  if (p.dropout_mask.data != nullptr || (p.dropout.given() && p.out.data != nullptr)) {
+    return {StatusCode::kOption, "dropout.probability", "0 on a GPU",
+            std::to_string(of.options.dropout.probability) + ": dropout is computed on the CPU"};
   }
   plan = {};
   if (!p.writes_anything()) return {};
@@ -546,10 +361,7 @@ Status plan_problem(const Problem& of, const AttentionOutputs& outputs, const De
   return planner.finish();
 }
 
-Extents extents_of(const AttentionShape& shape, bool of_queries) {
-  if (of_queries) return {shape.batch, shape.heads, shape.queries, shape.head_dim};
-  return {shape.batch, shape.kv_heads, shape.keys, shape.head_dim};
-}
+namespace {
 
 Problem problem_of(const engine::ForwardCall& call, const AttentionShape& shape) {
   return {.params = engine::attention_params({.q = engine::stored_rows(call.q),
@@ -566,7 +378,7 @@ Problem problem_of(const engine::ForwardCall& call, const AttentionShape& shape)
 Status plan_attention(const engine::ForwardCall& call, const Device& device, Plan& plan) {
   AttentionShape shape;
   MULTIHEAD_TRY(engine::validate_call(call, shape));
-  return plan_problem(problem_of(call, shape), call.outputs, device, plan);
+  return plan_problem(problem_of(call, shape), device, plan);
 }
 
 Status plan_varlen(const engine::ForwardCall& call, std::span<const int32_t> cu_q,
@@ -596,7 +408,7 @@ Status plan_varlen(const engine::ForwardCall& call, std::span<const int32_t> cu_
     p.keys = std::max<int64_t>(p.keys, cu_k[s + 1] - cu_k[s]);
   }
   p.end_query = p.queries;
-  return plan_problem(problem, all, device, plan);
+  return plan_problem(problem, device, plan);
 }
 
 Status plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
@@ -613,111 +425,7 @@ Status plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
   Problem problem = problem_of({q, k, v, options, outputs}, shape);
   problem.params.first_query = capture.first_row;
   problem.params.end_query = capture.first_row + capture.out.shape[2];
-  return plan_problem(problem, outputs, device, plan);
-}
-
-Status create_cache(const KVCacheConfig& config, KVCache& cache) {
-  if (config.type == DType::kInt8) {
-    return refuse("type", "f32, f16 or bf16 on a GPU: caches of int8 are the CPU's", "int8");
-  }
-  return KVCache::Internals::create(config, 0, 0, cache);
-}
-
-namespace {
-
-// Rows of a cache in memory, for bindings: pages have no batch axis.
-Extents stored_extents(const KVCacheConfig& config, int64_t width) {
-  if (config.layout == KVCacheConfig::Layout::kPaged) {
-    return {1, config.num_kv_heads, config.pages * config.page_size, width};
-  }
-  return {config.batch, config.num_kv_heads, config.capacity, width};
-}
-
-// The row that each of the tokens takes: kNone for those that the entry does not take, or that
-// later ones of the same call overwrite.
-std::vector<uint32_t> targets_of(const KVCache& cache, std::span<const int32_t> counts,
-                                 int64_t tokens) {
-  const KVCacheConfig& config = cache.config();
-  std::vector<uint32_t> targets;
-  for (int64_t b = 0; b < config.batch; ++b) {
-    const int64_t count = counts.empty() ? tokens : counts[static_cast<size_t>(b)];
-    for (int64_t token = 0; token < tokens; ++token) {
-      int64_t row = cache.length(b) - count + token;
-      const bool lost = token >= count || row < cache.first_kept(b);
-      if (config.layout == KVCacheConfig::Layout::kRing) row %= config.capacity;
-      if (config.layout == KVCacheConfig::Layout::kPaged && !lost) {
-        const int64_t entry_pages = engine::pages_per_entry(config);
-        const auto page = static_cast<size_t>(b * entry_pages + row / config.page_size);
-        row = cache.page_table()[page] * config.page_size + row % config.page_size;
-      }
-      targets.push_back(lost ? kNone : static_cast<uint32_t>(row));
-    }
-  }
-  return targets;
-}
-
-}  // namespace
-
-Status plan_append(KVCache& cache, const CacheOperands& rows, const ConstAnyTensor& k,
-                   const ConstAnyTensor& v, std::span<const int32_t> counts, const Device& device,
-                   Plan& plan) {
-  const KVCacheConfig& config = cache.config();
-  // The cache has no heads, so this checks and counts only.
-  MULTIHEAD_TRY(cache.append(k, v, counts));
-  plan = {};
-  Planner planner(device, plan);
-  const int64_t tokens = k.shape[2];
-  if (tokens == 0) return {};
-  RowsBlock block = as_they_are();
-  block.targets = planner.put(std::span<const uint32_t>(targets_of(cache, counts, tokens)));
-  const struct {
-    const char* argument;
-    const ConstAnyTensor& from;
-    uint32_t to;
-    int64_t width;
-  } both[] = {{"k", k, rows.keys, config.head_dim}, {"v", v, rows.values, config.value_dim}};
-  for (const auto& [argument, from, to, width] : both) {
-    if (!from.given()) continue;
-    const Extents e{config.batch, config.num_kv_heads, tokens, width};
-    const StoredRows stored = engine::stored_rows(from);
-    const StoredRows place =
-        engine::cached_rows(config, pointer_of<const std::byte>(to), nullptr, nullptr, width);
-    const GpuRows source = planner.rows(argument, stored.data, stored.type, stored.stride, e);
-    const GpuRows target =
-        planner.rows(argument, place.data, place.type, place.stride, stored_extents(config, width));
-    dispatch_rows(source, target, e, block, planner);
-  }
-  return planner.finish();
-}
-
-Status plan_attend(const KVCache& cache, const CacheOperands& rows, const ConstAnyTensor& q,
-                   const AttentionOptions& options, const AttentionOutputs& outputs,
-                   const Device& device, Plan& plan) {
-  const KVCacheConfig& config = cache.config();
-  std::vector<int32_t> lengths, firsts;
-  for (int64_t b = 0; b < config.batch; ++b) {
-    lengths.push_back(static_cast<int32_t>(cache.length(b)));
-    firsts.push_back(static_cast<int32_t>(cache.first_kept(b)));
-  }
-  const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  const int64_t values = config.values_in_keys ? rows.keys : rows.values;
-  engine::CacheCall call;
-  MULTIHEAD_TRY(engine::make_cache_call(config,
-                                        {.keys = pointer_of<const std::byte>(rows.keys),
-                                         .values = pointer_of<const std::byte>(values),
-                                         .lengths = lengths,
-                                         .firsts = firsts.data(),
-                                         .page_table = cache.page_table().data()},
-                                        keys, q, options, outputs, engine::Values::kReadable,
-                                        call));
-  MULTIHEAD_TRY(KVCache::Internals::validate_ring(cache, Name::kQ, 0, q.shape[2], options.window));
-  const Problem problem{
-      .params = engine::attention_params(call.inputs, call.shape, call.options, outputs),
-      .options = call.options,
-      .q = extents_of(call.shape, true),
-      .k = stored_extents(config, config.head_dim),
-      .cache = &config};
-  return plan_problem(problem, outputs, device, plan);
+  return plan_problem(problem, device, plan);
 }
 
 }  // namespace multihead::webgpu

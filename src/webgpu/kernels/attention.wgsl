@@ -18,7 +18,7 @@ const NOT_A_NUMBER = 0x7fc00000u;
 // [i + shift.x, i + shift.y) that are present. rules/visibility.h has made it.
 struct Entry { first_query: u32, queries: u32, first_key: u32, present: vec2i, shift: vec2i, alibi: i32 }
 fn entry_of(b: u32) -> Entry {
-  let i = b * ENTRY;
+  let i = b * ENTRY_WORDS;
   return Entry(data[i], data[i + 1u], data[i + 2u], vec2i(i32(data[i + 3u]), i32(data[i + 4u])),
                vec2i(i32(data[i + 5u]), i32(data[i + 6u])), i32(data[i + 7u]));
 }

@@ -12,9 +12,14 @@ enable subgroups;
 
 const LANES = 8u;
 const SLOTS = 8u;
-const ROWS = select(DECODE_ROWS, DECODE_ROWS / 2u, WIDTH > 128u);
+const ROWS = DECODE_ROWS - WIDTH / 256u * (DECODE_ROWS / 2u);
 const COLUMNS = WIDTH / 32u; // vec4 of an invocation
-const PARTS = LANES / max(SUBGROUP, 1u);
+//#if SUBGROUP
+const EACH = SUBGROUP; // lanes that shuffle
+//#else
+const EACH = 1u;
+//#end
+const PARTS = LANES / EACH;
 var<workgroup> part: array<vec4f, ROWS * SLOTS * PARTS>;
 var<workgroup> tops: array<f32, ROWS * SLOTS>;
 var<workgroup> sums: array<f32, ROWS * SLOTS>;
@@ -78,10 +83,9 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
     }
 //#end
     if (PARTS > 1u) {
-      let each = max(SUBGROUP, 1u);
       workgroupBarrier();
-      if (lane % each == 0u) {
-        for (var r = 0u; r < ROWS; r++) { part[(r * SLOTS + slot) * PARTS + lane / each] = s[r]; }
+      if (lane % EACH == 0u) {
+        for (var r = 0u; r < ROWS; r++) { part[(r * SLOTS + slot) * PARTS + lane / EACH] = s[r]; }
       }
       workgroupBarrier();
       for (var r = 0u; r < ROWS; r++) {

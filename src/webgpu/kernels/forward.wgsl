@@ -14,11 +14,10 @@ enable subgroups;
 const LANES = 8u;
 const CHUNK = 8u; // vec4 of each row that are staged at once
 const CHUNKS = WIDTH / 32u;
-const TILE_ROWS = select(NARROW_ROWS, WIDE_ROWS, WIDTH > 128u);
+const TILE_ROWS = NARROW_ROWS - WIDTH / 256u * (NARROW_ROWS - WIDE_ROWS);
 const ROWS = TILE_ROWS / LANES;
 const KEYS = TILE / LANES; // of an invocation
 const HIDDEN = 0x80000000u; // a weight that is not multiplied
-const PARTS = LANES / max(SUBGROUP, 1u); // after shuffles
 var<workgroup> qs: array<vec4f, TILE_ROWS * (CHUNK + 1u)>;
 var<workgroup> kv: array<vec4f, TILE * (CHUNK + 1u)>;
 var<workgroup> weights: array<u32, TILE_ROWS * (TILE + 1u)>;
@@ -103,7 +102,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
       top[r] = x;
     }
 //#end
-    if (PARTS > 1u) {
+    if (SUBGROUP < LANES) {
       for (var r = 0u; r < ROWS; r++) { part[(rows_at + r) * LANES + lane] = top[r]; }
       workgroupBarrier();
       for (var r = 0u; r < ROWS; r++) {

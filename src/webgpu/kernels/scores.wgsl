@@ -21,27 +21,29 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   let g = h / p.group;
   let i = p.first_query + row;
   var bits = select(MINUS_INFINITY, 0u, p.stage == 3u);
-  if (i32(j) >= e.present.x && i32(j) < e.present.y) {
+  var m = 0.0;
+  var sum = 1.0;
+  if (p.stage == 3u) {
+    let at = 2u * row_index(b, g, i * p.group + h % p.group);
+    m = bitcast<f32>(totals[at]);
+    sum = bitcast<f32>(totals[at + 1u]);
+  }
+  if (is_nan(bitcast<u32>(sum))) {
+    bits = NOT_A_NUMBER; // of hidden keys, too
+  } else if (i32(j) >= e.present.x && i32(j) < e.present.y) {
     var product = 0.0;
     let x = q_row(e, b, h, i);
     let y = k_row(e, b, g, j);
     for (var c = 0u; 4u * c < p.dk; c++) { product += dot(p.q_scale * load_q(x, c), load_k(y, c)); }
-    let seen = seen_by(e, i);
     if (p.stage == 0u) {
       bits = bitcast<u32>(product * p.score_scale * p.softmax_scale);
     } else if (p.stage == 1u) {
       bits = bitcast<u32>(capped(product * p.score_scale) * p.softmax_scale);
     } else {
+      let seen = seen_by(e, i);
       let s = score(e, b, h, i, j, product, i32(j) >= seen.x && i32(j) < seen.y);
-      if (s.visible && p.stage == 2u) {
-        bits = bitcast<u32>(s.value * p.softmax_scale);
-      } else if (s.visible) {
-        let at = 2u * row_index(b, g, i * p.group + h % p.group);
-        let m = bitcast<f32>(totals[at]);
-        let sum = bitcast<f32>(totals[at + 1u]);
-        bits = bitcast<u32>(weight(finite(s.value), m) / denominator(h, m, sum));
-        if (is_nan(bitcast<u32>(sum))) { bits = NOT_A_NUMBER; }
-      }
+      if (s.visible && p.stage == 2u) { bits = bitcast<u32>(s.value * p.softmax_scale); }
+      if (s.visible && p.stage == 3u) { bits = bitcast<u32>(weight(finite(s.value), m) / denominator(h, m, sum)); }
     }
   }
   out[b * p.out.x + place * p.out.y + row * p.out.z + j] = bits;
