@@ -1,6 +1,5 @@
 // Plans of attention for a browser's GPU, as JavaScript calls them. bindings/src/gpu/ plays them.
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "argument_block.h"

@@ -234,7 +234,9 @@ describe('buffers', () => {
   it('are destroyed at the end', () => {
     const { device, player } = opened();
     player.release(player.allocate(1000, 'x'));
-    player.close();
+    let ended = false;
+    player.close(() => (ended = true));
+    expect(ended).toBe(true);
     expect(device.buffers.every(({ destroyed }) => destroyed)).toBe(true);
   });
 });

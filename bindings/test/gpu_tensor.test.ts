@@ -2,7 +2,7 @@
 
 import type { Gpu, Multihead } from 'multihead';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { errorOf, openBuild } from './builds.ts';
+import { errorOf, loadBuild } from './builds.ts';
 import { asDevice, FakeBuffer, FakeDevice } from './fake_gpu.ts';
 
 const storage = 0x80 | 0x4 | 0x8;
@@ -12,7 +12,7 @@ describe('mh.gpu()', () => {
   let fake: FakeDevice;
   let gpu: Gpu;
   beforeEach(async () => {
-    ({ mh } = await openBuild('relaxed'));
+    mh = await loadBuild('relaxed');
     fake = new FakeDevice();
     gpu = await mh.gpu({ device: asDevice(fake) });
   });
@@ -59,9 +59,17 @@ describe('mh.gpu()', () => {
       return gpu.tensor(new Float32Array(20), [20]);
     });
     expect(mh.memory().live).toBe(1);
+    const cache = gpu.cache({ numKvHeads: 2, headDim: 8, capacity: 16, dtype: 'f16' });
+    expect([cache.bytes, cache.length(), mh.memory().live]).toEqual([1024, 0, 2]);
+    expect(mh.memory().gpu).toBe(1024 + 256);
+    const reading = failure(kept.read());
     gpu.dispose();
     gpu.dispose();
-    expect([kept.disposed, gpu.disposed, fake.isDestroyed]).toEqual([true, true, false]);
+    expect([kept.disposed, cache.disposed, gpu.disposed, fake.isDestroyed]).toEqual([true, true, true, false]);
+    expect(mh.memory()).toMatchObject({ live: 0, gpu: 0, bytes: 0 });
+    expect((await reading).code).toBe('E_DISPOSED');
+    expect(fake.buffers.every(({ destroyed }) => destroyed)).toBe(true);
+    cache.dispose();
     expect(errorOf(() => gpu.tensor([1], [1])).code).toBe('E_DISPOSED');
     expect(errorOf(() => gpu.attention(kept, kept, kept)).code).toBe('E_DISPOSED');
   });

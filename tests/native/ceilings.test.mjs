@@ -3,7 +3,7 @@
 //   node --test tests/native/ceilings.test.mjs    also prints the table
 
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync, readdirSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import { test } from 'node:test';
 import { ROOT } from '../../native/dev/build.mjs';
@@ -16,11 +16,11 @@ import { ROOT } from '../../native/dev/build.mjs';
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
-  { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu'], ceiling: 4_500, aim: 4_500 },
+  { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 4_500, aim: 4_500 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_840, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_070, aim: 6_000 },
-  { name: 'package', folders: ['bindings'], ceiling: 31_260, aim: 24_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 31_310, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_320, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 17_090, aim: 15_500 },
 ];
@@ -29,14 +29,16 @@ const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js 
 const LEFT_OUT = new Set(['dist', 'generated', 'node_modules', 'public', 'test']);
 
 /** Of another part than the package. */
-const GPU_OF_PACKAGE = join(ROOT, 'bindings/src/gpu');
+const GPU_OF_PACKAGE = ['bindings/src/gpu', 'bindings/src/types/gpu.ts'].map((path) => join(ROOT, path));
 
-function* sourcesIn(folder) {
-  for (const entry of readdirSync(folder, { withFileTypes: true })) {
-    const path = join(folder, entry.name);
-    if (entry.isDirectory()) {
-      if (!LEFT_OUT.has(entry.name) && path !== GPU_OF_PACKAGE) yield* sourcesIn(path);
-    } else if (SOURCES.has(extname(entry.name))) yield path;
+function* sourcesIn(path) {
+  if (statSync(path).isFile()) {
+    if (SOURCES.has(extname(path))) yield path;
+    return;
+  }
+  for (const name of readdirSync(path)) {
+    const inner = join(path, name);
+    if (!LEFT_OUT.has(name) && !GPU_OF_PACKAGE.includes(inner)) yield* sourcesIn(inner);
   }
 }
 

@@ -99,7 +99,7 @@ const PACKAGE_FLOORS = [
   ['runtime'],
   ['attention', 'load', 'safetensors'],
   ['cache'],
-  ['modules'],
+  ['modules', 'gpu'],
   ['training'],
   ['api'],
   ['pool/shared'],

@@ -5,7 +5,8 @@ import { checkRows, headsSpan, stageCode } from '../attention/capture.js';
 import { attentionOptions, attentionSchema } from '../attention/options.js';
 import { outputShapes, prepareOutputs, pushCaptures } from '../attention/outputs.js';
 import { checkRope, elsewhere as notInVarlen, readPacked, varlenNames } from '../attention/varlen.js';
-import * as wire from '../generated/wire.js';
+import * as wire from '../generated/gpu_wire.js';
+import { pushCapture } from '../generated/wire.js';
 import { checkRank, noSpan } from '../runtime/operands.js';
 import { type Names, plain, readOptions, without } from '../runtime/options.js';
 import { floatDTypes } from '../runtime/tensor.js';
@@ -96,7 +97,7 @@ export function gpuScores(gpu: GpuRuntime, [q, k]: readonly unknown[], given: Gp
     const chosen = options.heads === undefined ? noSpan : headsSpan(options.heads, heads, operands, 'heads');
     const scores = operands.output([batch, options.heads?.length ?? heads, rows, keys], 'f32', 'scores');
     const { args, raw } = gpu.planner;
-    wire.pushCapture(args, { stage, out: operands.operandOf(scores), heads: chosen, firstRow });
+    pushCapture(args, { stage, out: operands.operandOf(scores), heads: chosen, firstRow });
     operands.run(() => raw.pushCapture());
     wire.gpuScores(args, gpu.limits(operands), query, key, masking);
     operands.play(() => raw.gpuScores());

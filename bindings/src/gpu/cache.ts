@@ -1,7 +1,8 @@
 // Caches of keys and values on the GPU. The core knows the lengths, and plans what is written and read; the rows are here.
 
 import { attendElsewhere, attendNames, WasmKVCache } from '../cache/kv_cache.js';
-import * as wire from '../generated/wire.js';
+import * as wire from '../generated/gpu_wire.js';
+import type { CacheOperands } from '../generated/wire.js';
 import { optionError } from '../runtime/errors.js';
 import { bytesPerElement } from '../runtime/memory.js';
 import { readOptions, without } from '../runtime/options.js';
@@ -90,7 +91,7 @@ export class GpuKVCache extends WasmKVCache {
   }
 
   /** Keys and values as operands of a call. */
-  #operands(operands: GpuOperands): wire.CacheOperands {
+  #operands(operands: GpuOperands): CacheOperands {
     const [keys, values] = this.#rows.map(({ storage, dtype, shape }) => operands.rows(new GpuCore(this.#gpu, dtype, shape, storage)).address);
     return { keys: keys as Uint32, values: values as Uint32 };
   }

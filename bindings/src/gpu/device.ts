@@ -1,7 +1,7 @@
 // Plays plans on a device. Calls return before their pipelines are compiled: what must wait for one stands in a queue, in the order of
 // the calls, so that the GPU sees everything in that order.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { disposedError, MultiheadError } from '../runtime/errors.js';
 import { bufferLength, BufferPool, ofTensors, type Storage, usages } from './buffers.js';
 import { gpuError, lostError } from './errors.js';
 import { type KernelSource, type Pipeline, Pipelines } from './pipelines.js';
@@ -137,12 +137,14 @@ export class Player {
     return awake(new Promise((resolve) => this.#after([], resolve)));
   }
 
-  /** Frees the buffers that wait for use. */
-  close(): void {
+  /** Frees the buffers that wait for use, and calls `end`, after all that was called before. Reads that still wait reject. */
+  close(end: () => void): void {
+    this.#lost ??= disposedError('gpu', 'a GPU');
     this.#after([], () => {
       this.#pool.empty();
       this.#uniforms?.destroy();
       this.#groups.clear();
+      end();
     });
   }
 

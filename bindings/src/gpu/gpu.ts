@@ -12,6 +12,7 @@ import { GpuKVCache } from './cache.js';
 import { Player } from './device.js';
 import { openDevice } from './open.js';
 import { uploaded } from './operands.js';
+import { loadPlanner } from './planner.js';
 import { GpuRuntime } from './runtime.js';
 import { WebGpuTensor, wrapBuffer } from './tensor.js';
 
@@ -20,15 +21,13 @@ export async function openGpu(runtime: Runtime, given: GpuOptions = {}): Promise
   const { heap, scopes } = runtime;
   heap.assertAlive();
   makeDisposable(WebGpuTensor);
-  const { device, own, info } = await openDevice(given);
+  const [{ device, own, info }, planner] = await Promise.all([openDevice(given), loadPlanner()]);
   const player = new Player(device, kernels);
-  const gpu = new GpuRuntime(runtime, player, info);
+  const gpu = new GpuRuntime(planner, runtime, player, info);
 
   const dispose = (): void => {
-    if (!heap.ends.delete(dispose)) return;
-    gpu.close();
-    player.close();
-    if (own) device.destroy();
+    heap.ends.delete(dispose);
+    gpu.close(() => own && device.destroy());
   };
   heap.ends.add(dispose);
   const track = <R extends Parameters<typeof scopes.track>[0]>(resource: R): R => scopes.track(resource);

@@ -1,7 +1,7 @@
 // The inputs and outputs of one call on the GPU. The same readers of options use them as on the CPU: an operand's address is its number
 // in the plan, counted from 1, because 0 means "not given". Lists such as lengths stand in the planner's memory.
 
-import { readGpuPlan } from '../generated/wire.js';
+import { readGpuPlan } from '../generated/gpu_wire.js';
 import { optionError, shapeError } from '../runtime/errors.js';
 import { bytesPerElement } from '../runtime/memory.js';
 import { checkTensorLike, Operands, sharesMemory } from '../runtime/operands.js';

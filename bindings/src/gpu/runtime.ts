@@ -1,32 +1,17 @@
 // What every call on a GPU gets: the device, the core that plans for it, and the instance to which its tensors belong.
 
 import { seedWords } from '../attention/options.js';
-import { dtypes, stridedRank } from '../generated/tables.js';
-import { Arguments } from '../runtime/arguments.js';
 import { disposedError } from '../runtime/errors.js';
-import type { Heap } from '../runtime/memory.js';
+import type { GuardedModule } from '../runtime/guard.js';
+import type { CleanupRecord, Heap } from '../runtime/memory.js';
 import type { Runtime } from '../runtime/operands.js';
 import type { ScopeStack } from '../runtime/scope.js';
-import type * as wire from '../generated/wire.js';
+import type * as wire from '../generated/gpu_wire.js';
 import type { GpuInfo } from '../types/index.js';
-import type { Operand, Uint32 } from '../types/wire.js';
+import type { Uint32 } from '../types/wire.js';
 import type { Storage } from './buffers.js';
 import type { Player } from './device.js';
-
-/** Writes tensors with strides, too, which only a GPU has. */
-class StridedArguments extends Arguments {
-  override tensor(operand: (Operand & { readonly strides?: readonly number[] }) | undefined): void {
-    const { strides } = operand ?? {};
-    if (operand === undefined || strides === undefined) {
-      super.tensor(operand);
-      return;
-    }
-    this.number(stridedRank + strides.length);
-    this.number(operand.address);
-    this.number(operand.dtype === 'bool' ? 0 : dtypes[operand.dtype]);
-    for (const number of [...operand.shape, ...strides]) this.number(number);
-  }
-}
+import { plannerRuntime } from './planner.js';
 
 export class GpuRuntime {
   /** The module that plans. */
@@ -38,8 +23,11 @@ export class GpuRuntime {
   readonly #device: Omit<wire.GpuDevice, 'operands'>;
   #closed = false;
 
-  constructor(runtime: Runtime, player: Player, { subgroup, workgroupBytes, storageBuffers, bindingBytes }: GpuInfo) {
-    this.planner = { ...runtime, args: new StridedArguments(runtime.raw) };
+  /** What dispose() frees. Weak, so that the garbage collector can free it before. */
+  readonly #owned = new Map<CleanupRecord, WeakRef<object>>();
+
+  constructor(planner: GuardedModule, runtime: Runtime, player: Player, { subgroup, workgroupBytes, storageBuffers, bindingBytes }: GpuInfo) {
+    this.planner = plannerRuntime(planner, runtime, this);
     this.heap = runtime.heap;
     this.scopes = runtime.scopes;
     this.player = player;
@@ -57,9 +45,27 @@ export class GpuRuntime {
     return this.#closed || this.heap.disposed;
   }
 
-  close(): void {
+  /** Frees everything, once. `end` ends the device, after all that was called before. */
+  close(end: () => void): void {
+    if (this.#closed) return;
+    for (const [cleanup, owner] of this.#owned) {
+      const held = owner.deref();
+      if (held !== undefined) this.retire(held, cleanup);
+    }
     this.#closed = true;
+    this.planner.raw.dispose();
     this.planner.args.forget();
+    this.player.close(end);
+  }
+
+  adopt(owner: object, cleanup: CleanupRecord): void {
+    this.heap.adopt(owner, cleanup);
+    this.#owned.set(cleanup, new WeakRef(owner));
+  }
+
+  retire(owner: object, cleanup: CleanupRecord): void {
+    this.#owned.delete(cleanup);
+    this.heap.retire(owner, cleanup);
   }
 
   /** Throws `E_FATAL`, `E_DISPOSED`. */

@@ -76,7 +76,7 @@ export class WebGpuTensor<D extends DType = DType> implements GpuTensor<D> {
 
   constructor(core: GpuCore<D>) {
     this.#core = core;
-    core.gpu.heap.adopt(this, core);
+    core.gpu.adopt(this, core);
   }
 
   get shape(): Shape {
@@ -129,7 +129,7 @@ export class WebGpuTensor<D extends DType = DType> implements GpuTensor<D> {
     const core = this.#core;
     if (core.disposed) return;
     core.setDisposed();
-    core.gpu.heap.retire(this, core);
+    core.gpu.retire(this, core);
   }
 
   toJSON(): { dtype: D; shape: Shape } {

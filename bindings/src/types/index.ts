@@ -29,7 +29,7 @@ import type {
   VarlenGradientName,
 } from './backward.js';
 import type { KVCache, KVCacheConfig } from './cache.js';
-import type { Gpu, GpuOptions } from '../gpu/types.js';
+import type { Gpu, GpuOptions } from './gpu.js';
 import type { Backend, LoadOptions } from './load.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './module.js';
 import type { PlatformFloat16Array } from './platform.js';
@@ -42,7 +42,7 @@ export type * from './attention.js';
 export type * from './backward.js';
 export type * from './cache.js';
 export type * from './experiment.js';
-export type * from '../gpu/types.js';
+export type * from './gpu.js';
 export type * from './module.js';
 export type * from './load.js';
 export type * from './prepared.js';

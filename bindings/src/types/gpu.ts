@@ -2,21 +2,10 @@
 
 // The browser's GPU: attention by WebGPU.
 
-import type { AttentionOptions, AttentionResult, AttentionReturn, Capture, ScoresOptions, VarlenOptions } from '../types/attention.js';
-import type { CacheAttendOptions, KVCache, KVCacheConfig } from '../types/cache.js';
-import type { PlatformAbortSignal, PlatformGPUAdapter, PlatformGPUBuffer, PlatformGPUDevice } from '../types/platform.js';
-import type {
-  DataOf,
-  DType,
-  FloatDType,
-  FloatTensorLike,
-  NestedNumbers,
-  Shape,
-  SourceOf,
-  Tensor,
-  TensorLike,
-  TensorOptions,
-} from '../types/tensor.js';
+import type { AttentionOptions, AttentionResult, AttentionReturn, Capture, ScoresOptions, VarlenOptions } from './attention.js';
+import type { CacheAttendOptions, KVCache, KVCacheConfig } from './cache.js';
+import type { PlatformAbortSignal, PlatformGPUAdapter, PlatformGPUBuffer, PlatformGPUDevice } from './platform.js';
+import type { DataOf, DType, FloatDType, FloatTensorLike, NestedNumbers, Shape, SourceOf, Tensor, TensorLike, TensorOptions } from './tensor.js';
 
 /** Options of {@link Multihead.gpu}. */
 export interface GpuOptions {
@@ -114,19 +103,24 @@ export type OnGpu<T> = T extends Tensor<infer D> ? GpuTensor<D> : T extends read
 /** Results with their tensors on the GPU. */
 export type GpuResult<T> = { readonly [N in keyof T]: OnGpu<T[N]> };
 
+/** The masks of a call, which may be on the GPU. */
+export interface GpuMasks {
+  /** As for {@link Multihead.attention}. */
+  readonly mask?: GpuTensor<'bool'> | TensorLike<'bool'> | undefined;
+  /** As for {@link Multihead.attention}. */
+  readonly bias?: GpuTensor | TensorLike | undefined;
+}
+
+/** The output of a call, on the GPU. */
+export interface GpuOutput<O extends FloatDType = FloatDType> {
+  /** Tensor to write to and return. It must not be one of the inputs. Default a new one. */
+  readonly out?: GpuTensor<O> | undefined;
+}
+
 /** Options whose tensors may be on the GPU. */
 export type WithGpuTensors<T, O extends FloatDType = FloatDType> = Omit<T, 'mask' | 'bias' | 'out' | 'dropout'> &
-  (T extends { readonly mask?: unknown }
-    ? {
-        /** As for {@link Multihead.attention}. */
-        readonly mask?: GpuTensor<'bool'> | TensorLike<'bool'> | undefined;
-        /** As for {@link Multihead.attention}. */
-        readonly bias?: GpuTensor | TensorLike | undefined;
-      }
-    : unknown) & {
-    /** Tensor to write to and return. It must not be one of the inputs. Default a new one. */
-    readonly out?: GpuTensor<O> | undefined;
-  };
+  ('mask' extends keyof T ? GpuMasks : unknown) &
+  GpuOutput<O>;
 
 /** Options of {@link Gpu.attention}: all of {@link Multihead.attention} but dropout. */
 export type GpuAttentionOptions<
