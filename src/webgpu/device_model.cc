@@ -14,6 +14,7 @@
 #include "models/sentence.h"
 #include "models/session.h"
 #include "models/sites.h"
+#include "nn/graph/probe.h"
 #include "webgpu/operations.h"
 #include "webgpu/plan_attention.h"
 #include "webgpu/plan_model.h"
@@ -26,7 +27,15 @@ using models::ModelLoader;
 using models::Output;
 using models::Pass;
 
-Status no_edits() { return {StatusCode::kOption, "edits", "none for a model on a GPU", "some"}; }
+// Scores and weights stay in attention's kernels.
+Status check_edits(std::span<const models::Edit> edits) {
+  for (const models::Edit& edit : edits) {
+    if (!nn::kWeighting.has(edit.site)) continue;
+    return {StatusCode::kOption, "edits", "none of scores and pattern for a model on a GPU",
+            models::name_of(edit.site)};
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -76,7 +85,7 @@ Status DeviceModel::forward(const ModelInputs& inputs, std::span<const models::C
   Pass pass{.inputs = inputs, .end_layer = model_->info.num_layers};
   MULTIHEAD_TRY(models::check_inputs(*model_, pass));
   MULTIHEAD_TRY(models::check_captures(*model_, pass, captures));
-  if (!inputs.edits.empty()) return no_edits();
+  MULTIHEAD_TRY(check_edits(inputs.edits));
   pass.captures = captures;
   if (last_only) pass.only_token = pass.tokens - 1;
   return plan_model(*model_, *buffers_, {.pass = pass, .state = state, .logits = logits}, device,
@@ -109,7 +118,7 @@ Status DeviceModel::finish_forward(const ModelInputs& inputs, const Tensor& stat
 Status DeviceModel::create_session(const models::Model& model,
                                    const models::SessionOptions& options,
                                    models::Session& session) {
-  if (!options.edits.empty()) return no_edits();
+  MULTIHEAD_TRY(check_edits(options.edits));
   const models::Session::Internals::Elsewhere elsewhere{
       .make_cache = create_cache, .compute = [this](const Pass& pass) {
         return plan_model(*model_, *buffers_, {.pass = pass, .logits = true}, *device_, *plan_);

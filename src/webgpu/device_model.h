@@ -43,7 +43,8 @@ class DeviceModel {
 
   // Of the outputs, logits are those of language models; captures have shapes. The plan's operands
   // are ModelPlan's, where the state is wanted if `state`. Errors: those of Model::forward() for
-  // its inputs and captures; kOption, for edits and for what the GPU's limits refuse.
+  // its inputs and captures; kOption, for edits of scores and weights and for what the GPU's limits
+  // refuse.
   Status forward(const models::ModelInputs& inputs, std::span<const models::Capture> captures,
                  bool state, bool logits, bool last_only, const Device& device, Plan& plan) const;
   // What the CPU makes of the last hidden state: the vectors of Model::embed(), or logits of
@@ -54,7 +55,8 @@ class DeviceModel {
                         const models::ModelOutputs& outputs, Context& context) const;
 
   // A session whose caches are on the GPU: two buffers for each layer of its capacity, (heads,
-  // tokens, width). Errors: those of Session::create(); kOption for edits.
+  // tokens, width). Errors: those of Session::create(); kOption for
+  // edits of scores and weights.
   Status create_session(const models::Model& model, const models::SessionOptions& options,
                         models::Session& session);
   // The plan of the logits after the next tokens. Errors: those of Session::append().

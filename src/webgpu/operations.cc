@@ -176,12 +176,12 @@ void Builder::in_pieces(const MatrixForm& matrix, uint32_t buffer, const Piece& 
 
 void Builder::linear(const Rows& x, uint32_t rows, const MatrixForm& matrix, uint32_t buffer,
                      const Linear& options, const Rows& y) {
-  const bool gated = options.gate_row != kNone;
+  const bool gated = options.gate_row != kAbsent;
   const auto code = static_cast<uint32_t>(options.function);
   const uint32_t tail = has_tail(matrix);
   in_pieces(matrix, buffer, [&](uint32_t first, uint32_t count, Binding units, Binding scales) {
     std::vector<Binding> bindings{whole(x.buffer), units, scales, whole(vectors_), whole(y.buffer)};
-    const uint32_t bias = options.bias == kNone ? kNone : options.bias + first;
+    const uint32_t bias = options.bias == kAbsent ? kAbsent : options.bias + first;
     if (rows > kFewRows) {
       const ManyBlock block{.rows = rows,
                             .outputs = count,
@@ -287,7 +287,9 @@ void Builder::heads(const Rows& x, const Heads& o, uint32_t y) {
 
 void Builder::pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Pointwise& o,
                         const Rows& y) {
-  const bool has_z = o.with != Pointwise::With::kNothing && o.with != Pointwise::With::kOutput;
+  const bool has_z = o.with != Pointwise::With::kNothing &&
+                     o.with != Pointwise::With::kPlusOutput &&
+                     o.with != Pointwise::With::kTimesOutput;
   const Rows z = has_z ? o.z : x;
   const PointwiseBlock block{.rows = rows,
                              .columns = columns,

@@ -14,7 +14,7 @@
 
 namespace multihead::webgpu {
 
-inline constexpr uint32_t kNone = ~uint32_t{0};
+inline constexpr uint32_t kAbsent = ~uint32_t{0};
 
 // A weight matrix as it lies in a buffer: rows of whole units of 16 bytes; then, for int8 and int4
 // from a multiple of 64 words on, rows of f16 scales, two in a word.
@@ -44,7 +44,7 @@ struct Norm {
 
   Kind kind = Kind::kNone;
   float eps = 0.0F;
-  uint32_t gain = kNone, shift = kNone;  // first words in that buffer
+  uint32_t gain = kAbsent, shift = kAbsent;  // first words in that buffer
 };
 
 // Numbers of functions.wgsl; from kTimesX on, f(x) x.
@@ -62,7 +62,7 @@ class Builder {
   uint32_t scratch(uint64_t words);
   uint64_t words(uint32_t buffer) const { return buffers_[buffer]; }
   // Arrays of the call, for dispatches: their first word in Plan::data, which kData stands for.
-  static constexpr uint32_t kData = kNone - 1;
+  static constexpr uint32_t kData = kAbsent - 1;
   template <class Numbers>
   uint32_t data(const Numbers& numbers) {
     return add_data(numbers.data(), numbers.size());
@@ -78,12 +78,12 @@ class Builder {
   // ---- Operations. x and y are different buffers unless said otherwise. ----
 
   struct Linear {
-    uint32_t bias = kNone;  // word in the vectors
-    Norm norm = {};         // of x, of kFewRows rows at most
+    uint32_t bias = kAbsent;  // word in the vectors
+    Norm norm = {};           // of x, of kFewRows rows at most
     Function function = Function::kNone;
     bool adds = false;  // y += …
-    // Of kFewRows rows at most: y = f(gate) * factor with rows of W from here on; else kNone.
-    uint32_t gate_row = kNone, factor_row = kNone;
+    // Of kFewRows rows at most: y = f(gate) * factor with rows of W from here on; else kAbsent.
+    uint32_t gate_row = kAbsent, factor_row = kAbsent;
     float factor = 1.0F, cap = 0.0F;  // of y before f: cap * tanh(factor * y / cap); cap 0: none
   };
   static constexpr uint32_t kFewRows = 8;
@@ -116,21 +116,29 @@ class Builder {
   void heads(const Rows& x, const Heads& options, uint32_t y);
 
   struct Pointwise {
-    enum class With : uint32_t { kNothing, kTimes, kPlus, kFactors, kOutput };
+    enum class With : uint32_t {
+      kNothing,
+      kTimes,        // f(x) * z
+      kPlus,         // f(x) + z
+      kFactors,      // f(x) times an element of z for each of the columns
+      kPlusOutput,   // f(x) + y
+      kTimesOutput,  // f(x) * y
+      kWhereZero,    // f(x) where z is 0, else y
+    };
 
     float scale = 1.0F, most = 0.0F;  // of x before f; most: of a clamp, 0: none
     Function function = Function::kNone;
     float after = 1.0F;  // of f(x)
     With with = With::kNothing;
-    Rows z = {};                       // of kTimes and kPlus; of kFactors only buffer and first
+    Rows z = {};                       // of kFactors only buffer and first
     uint32_t columns_of_a_factor = 1;  // of kFactors
   };
-  // y = f(x) and what it is combined with; kOutput adds to y.
+  // Writes f(x) and what it is combined with to y.
   void pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Pointwise& options,
                  const Rows& y);
 
   struct Embed {
-    uint32_t indices = 0, factors = kNone;  // words in the data
+    uint32_t indices = 0, factors = kAbsent;  // words in the data
     float factor = 1.0F;
     bool adds = false;
   };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/error/error.h"
+#include "nn/graph/probe.h"
 #include "webgpu/plan_attention.h"
 
 namespace multihead::webgpu {
@@ -35,14 +36,14 @@ class LayerPlanner {
 
   Status run(Rows& stream) {
     place(graph_.input) = stream;
-    copy_captures(graph_.input);
+    visit(graph_.input);
     for (size_t at = 0; at < graph_.operations.size();) {
       size_t end = at + 1;  // of the operations that one dispatch computes
       MULTIHEAD_TRY(run(at, end));
       for (size_t id = 0; id < graph_.values.size(); ++id) {
         const int writer = graph_.values[id].writer;
         if (writer >= static_cast<int>(at) && writer < static_cast<int>(end)) {
-          copy_captures(static_cast<ValueId>(id));
+          visit(static_cast<ValueId>(id));
         }
       }
       at = end;
@@ -80,7 +81,7 @@ class LayerPlanner {
       case Kind::kAttend:
         return attend(op);
       case Kind::kScaleHeads: {
-        if (call_.head_scales == kNone) {
+        if (call_.head_scales == kAbsent) {
           place(op.out) = place(op.in);
           return {};
         }
@@ -110,7 +111,7 @@ class LayerPlanner {
       case Kind::kAdd:
         place(op.out) = place(op.in);
         builder_.pointwise(place(op.in2), call_.rows(), narrow(value(op.out).width),
-                           {.with = Builder::Pointwise::With::kOutput}, place(op.out));
+                           {.with = Builder::Pointwise::With::kPlusOutput}, place(op.out));
         return {};
     }
     return {};
@@ -170,10 +171,11 @@ class LayerPlanner {
   // ---- Products. ----
 
   bool wants(ValueId id) const {
-    return std::any_of(call_.captures.begin(), call_.captures.end(),
-                       [&](const models::Capture& capture) {
-                         return capture.layer == call_.layer && value(id).site == capture.site;
-                       });
+    const auto is_here = [&](const auto& each) {
+      return each.layer == call_.layer && value(id).site == each.site;
+    };
+    return std::any_of(call_.captures.begin(), call_.captures.end(), is_here) ||
+           std::any_of(call_.edits.begin(), call_.edits.end(), is_here);
   }
 
   // With what the next operations do to the product, if they can be a part of its dispatch.
@@ -286,7 +288,7 @@ class LayerPlanner {
         heads.k_norm = call_.buffers->norm_of(kind, p_.*step->norm);
       }
     }
-    if (graph_.norms_all_heads && heads.q_norm.gain != kNone) {
+    if (graph_.norms_all_heads && heads.q_norm.gain != kAbsent) {
       // The heads of a token are one row.
       const Rows normed = new_rows(builder_, rows, value(q.whole).width);
       const auto part = [](const Rows& all, const nn::Value& columns) {
@@ -311,7 +313,7 @@ class LayerPlanner {
     place(op.in3) = {y, heads.v_out, narrow(v.width)};
     for (const ValueId id : {op.in, op.in2, op.in3}) {
       arranged_.push_back(id);
-      copy_captures(id);
+      visit(id);
     }
     return y;
   }
@@ -337,10 +339,10 @@ class LayerPlanner {
     AttentionOutputs outputs;
     outputs.out = tensor(op.out, q.heads);
     AttentionOptions options = call_.attention;
-    if (call_.mask != kNone) {
+    if (call_.mask != kAbsent) {
       options.mask.data = static_cast<uint8_t*>(operand(Builder::kData, call_.mask));
     }
-    if (call_.bias != kNone) {
+    if (call_.bias != kAbsent) {
       options.bias.data = static_cast<float*>(operand(Builder::kData, call_.bias));
     }
     std::vector<ScoreCapture> captures;
@@ -381,14 +383,60 @@ class LayerPlanner {
     return {};
   }
 
-  // ---- Captures. ----
+  // ---- Edits and captures. ----
 
-  void copy_captures(ValueId id) {
+  // Changes a value that was just computed, then copies it.
+  void visit(ValueId id) {
     const nn::Value& from = value(id);
-    if (!from.site || *from.site == models::Site::kScores) return;
+    if (!from.site) return;
     // Queries, keys and values are complete at attention.
     const bool is_head = *from.site >= models::Site::kQ && *from.site <= models::Site::kV;
     if (is_head && std::find(arranged_.begin(), arranged_.end(), id) == arranged_.end()) return;
+    for (const models::Edit& edit : call_.edits) {
+      if (edit.layer == call_.layer && edit.site == *from.site) change(edit, id);
+    }
+    copy_captures(id);
+  }
+
+  // The CPU's edit of ones and zeros says what becomes of each number.
+  void change(const models::Edit& edit, ValueId id) {
+    using With = Builder::Pointwise::With;
+    const nn::Value& of = value(id);
+    const int64_t width = of.width, d = width / of.heads, tokens = call_.tokens;
+    const auto edited = [&](const models::Edit& how, float before) {
+      std::vector<float> numbers(call_.rows() * static_cast<size_t>(width), before);
+      nn::apply_edit(
+          how, {numbers.data(), {call_.batch, of.heads, tokens, d}, {tokens * width, d, width, 1}},
+          call_.first_token);
+      return Rows{Builder::kData, builder_.data(numbers), narrow(width)};
+    };
+    Rows x;
+    Builder::Pointwise how;
+    switch (edit.action) {
+      case models::Edit::Action::kScale:
+        how.with = With::kTimesOutput;
+        x = edited(edit, 1.0F);
+        break;
+      case models::Edit::Action::kAdd:
+        how.with = With::kPlusOutput;
+        x = edited(edit, 0.0F);
+        break;
+      case models::Edit::Action::kSet:
+      case models::Edit::Action::kReplace: {
+        models::Edit mute = edit;
+        mute.action = models::Edit::Action::kScale;
+        mute.factor = 0.0F;
+        how.with = With::kWhereZero;
+        how.z = edited(mute, 1.0F);
+        x = edited(edit, 0.0F);
+        break;
+      }
+    }
+    builder_.pointwise(x, call_.rows(), narrow(width), how, place(id));
+  }
+
+  void copy_captures(ValueId id) {
+    const nn::Value& from = value(id);
     for (size_t at = 0; at < call_.captures.size(); ++at) {
       const models::Capture& capture = call_.captures[at];
       if (capture.layer != call_.layer || capture.site != *from.site) continue;

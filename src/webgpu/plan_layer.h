@@ -23,11 +23,15 @@ struct LayerPlan {
   uint32_t pairs = 0, cos = 0, sin = 0, table_row = 0;  // of the rotation; pairs 0: none
   bool neighbours = false;
   AttentionOptions attention = {};  // its mask and bias have shapes, and here their first words:
-  uint32_t mask = kNone, bias = kNone;
-  KVCache* cache = nullptr;       // counts the tokens; null: all keys are those of the call
-  uint32_t keys = 0, values = 0;  // buffers of the cache
-  uint32_t head_scales = kNone;   // words
+  uint32_t mask = kAbsent, bias = kAbsent;
+  KVCache* cache = nullptr;        // counts the tokens; null: all keys are those of the call
+  uint32_t keys = 0, values = 0;   // buffers of the cache
+  uint32_t head_scales = kAbsent;  // words
   int64_t layer = 0;
+  // Changes of values, of this layer or another one; none of scores and weights. The position of
+  // the first token.
+  std::span<const models::Edit> edits = {};
+  int64_t first_token = 0;
   // Values of the layer to copy, and the buffer of each, in its shape without gaps.
   std::span<const models::Capture> captures = {};
   uint32_t first_capture = 0;

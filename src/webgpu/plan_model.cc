@@ -105,6 +105,8 @@ class ModelPlanner {
                     .batch = static_cast<uint32_t>(pass_.inputs.batch),
                     .tokens = tokens(),
                     .neighbours = a_.family->rope_neighbours,
+                    .edits = pass_.inputs.edits,
+                    .first_token = before_,
                     .captures = pass_.captures,
                     .first_capture = first_capture()};
     struct Tables {
@@ -123,10 +125,10 @@ class ModelPlanner {
       }
       tables.push_back({builder_.data(cos), builder_.data(sin)});
     }
-    uint32_t scales = kNone;
+    uint32_t scales = kAbsent;
     if (!pass_.inputs.head_scales.empty()) scales = builder_.data(pass_.inputs.head_scales);
     const int64_t batch = pass_.inputs.batch, keys = before_ + pass_.tokens;
-    uint32_t mask = kNone;
+    uint32_t mask = kAbsent;
     const uint32_t shared_bias = relative_bias(p_.relative_bias);
     if (!pass_.inputs.mask.empty() && pass_.caches.empty()) {
       std::vector<uint32_t> words((pass_.inputs.mask.size() + 3) / 4);
@@ -147,11 +149,12 @@ class ModelPlanner {
       }
       layer.attention = models::attention_of(a_, plan, !pass_.caches.empty());
       layer.mask = mask;
-      if (mask != kNone) layer.attention.mask = {nullptr, {batch, 1, 1, pass_.tokens}};
+      if (mask != kAbsent) layer.attention.mask = {nullptr, {batch, 1, 1, pass_.tokens}};
       const nn::Vector& own_bias = layer.parameters->relative_bias;
       layer.bias = own_bias.given() ? relative_bias(own_bias) : shared_bias;
-      if (layer.bias != kNone) layer.attention.bias = {nullptr, {1, a_.heads, pass_.tokens, keys}};
-      if (scales != kNone) {
+      if (layer.bias != kAbsent)
+        layer.attention.bias = {nullptr, {1, a_.heads, pass_.tokens, keys}};
+      if (scales != kAbsent) {
         layer.head_scales = scales + static_cast<uint32_t>(index * a_.heads);
       }
       if (!pass_.caches.empty()) {
@@ -166,7 +169,7 @@ class ModelPlanner {
 
   // The scores of distances by a table, as an array of the call.
   uint32_t relative_bias(const nn::Vector& table) {
-    if (a_.buckets == 0 || !table.given()) return kNone;
+    if (a_.buckets == 0 || !table.given()) return kAbsent;
     std::vector<float> numbers(
         static_cast<size_t>(a_.heads * pass_.tokens * (before_ + pass_.tokens)));
     models::fill_relative_bias(table.data, a_.buckets, a_.bucket_distance, a_.heads, before_,

@@ -104,7 +104,7 @@ const PACKAGE_FLOORS = [
   ['api'],
   ['pool/shared'],
   ['models/core'],
-  ['models/workers'],
+  ['models/gpu', 'models/workers'],
   ['models'],
   ['command'],
   ['pool/worker'],

@@ -102,13 +102,16 @@ TEST(DeviceModel, GetsTheMatricesOfTheModel) {
   }
 }
 
-TEST(DeviceModel, RefusesWhatTheGpuDoesNot) {
+TEST(DeviceModel, RefusesEditsOfScores) {
   Loaded loaded = load("llama3", {});
   models::Session session;
   models::Edit edit;
+  edit.site = models::Site::kPattern;
   edit.action = models::Edit::Action::kScale;
   EXPECT_EQ(loaded.device.create_session(loaded.model, {.edits = {edit}}, session).code(),
             StatusCode::kOption);
+  edit.site = models::Site::kZ;
+  EXPECT_TRUE(loaded.device.create_session(loaded.model, {.edits = {edit}}, session).ok());
 }
 
 TEST(DeviceModel, ASessionPlansItsNextTokens) {

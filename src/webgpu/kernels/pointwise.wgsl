@@ -20,6 +20,8 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
     case 2u: { v += z[p.z_first + row * p.z_stride + c]; }
     case 3u: { v *= z[p.z_first + c / p.each]; }
     case 4u: { v += y[at]; }
+    case 5u: { v *= y[at]; }
+    case 6u: { v = select(v, y[at], z[p.z_first + row * p.z_stride + c] != 0.0); }
     default: {}
   }
   y[at] = v;

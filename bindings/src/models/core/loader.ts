@@ -54,7 +54,11 @@ export class CoreLoader implements WeightLoader {
   readonly #loader: Int32;
   #piece: Block = { address: 0, bytes: 0 };
 
-  constructor(runtime: Runtime, input: LoaderInput) {
+  readonly #device: string;
+
+  /** `keeps`: false if the weights do not stay in the core. `device`: of the model. */
+  constructor(runtime: Runtime, input: LoaderInput, keeps = true, device = 'cpu') {
+    this.#device = device;
     const { raw, args, heap } = runtime;
     const neededBy = (loader: Int32) => {
       raw.modelLoaderNeeded(loader);
@@ -66,7 +70,7 @@ export class CoreLoader implements WeightLoader {
       const { tensors, bytes } = neededBy(this.#loader);
       // The result lies in the core's memory.
       this.needed = tensors.slice();
-      checkFits(runtime, bytes, (left) =>
+      checkFits(runtime, keeps ? bytes : 0, (left) =>
         (['f16', 'int8', 'int4'] as const).find((weights) => {
           const other = makeLoader(runtime, { ...input, weights });
           const less = neededBy(other).bytes;
@@ -79,6 +83,10 @@ export class CoreLoader implements WeightLoader {
       this.dispose();
       throw error;
     }
+  }
+
+  get handle(): Int32 {
+    return this.#loader;
   }
 
   give(tensor: number, bytes: Uint8Array): void {
@@ -97,7 +105,7 @@ export class CoreLoader implements WeightLoader {
       args.begin();
       return operands.make(() => raw.modelLoaderFinish(this.#loader));
     });
-    return new CoreModel(this.#runtime, handle);
+    return new CoreModel(this.#runtime, handle, undefined, this.#device);
   }
 
   dispose(): void {
