@@ -254,6 +254,8 @@ Status check_model(const models::Model::Internals& model) {
   };
   if (model.encoder != nullptr) return refuse("encoder and decoder");
   if (a.family->names.patch != nullptr) return refuse("images");
+  constexpr int64_t kMostHeadWidth = 256;  // of plan_attention()
+  if (a.head_dim > kMostHeadWidth) return refuse("heads wider than 256");
   if (a.family->pools_end) return refuse("vectors of the token that ends a text");
   if (a.relative_span > 0) return refuse("relative positions with projections of their own");
   if (a.family->norm_whole_qk && a.family->norm_after_rope) {

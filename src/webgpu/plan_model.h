@@ -8,8 +8,7 @@
 
 namespace multihead::webgpu {
 
-// The reason why no pass of the model runs on a GPU, kOption; ok if passes do. Heads wider than 256
-// are refused by plan_model().
+// The reason why no pass of the model runs on a GPU, kOption; ok if passes do.
 Status check_model(const models::Model::Internals& model);
 
 // Operands of the plan, by number: those of ModelBuffers; keys and values of each layer, if the

@@ -12,6 +12,7 @@
 #include "multihead/weights.h"
 #include "rules/element.h"
 #include "support/random_case.h"
+#include "webgpu/params.h"
 #include "webgpu/plan_checks.h"
 
 namespace multihead {
@@ -113,6 +114,8 @@ TEST(GpuOperations, LongMatricesAreCutAtRows) {
       for (const webgpu::Dispatch& dispatch : plan.dispatches) {
         EXPECT_EQ(dispatch.bindings[1].first_word, next);
         EXPECT_LE(dispatch.bindings[1].words, device.binding_bytes / 4);
+        const auto block = testing::block_of<webgpu::FewBlock>(dispatch);
+        EXPECT_EQ(block.y_first * uint64_t{matrix.units()} * 4, next);
         next += dispatch.bindings[1].words;
       }
       EXPECT_EQ(next, uint64_t{1000} * matrix.units() * 4);

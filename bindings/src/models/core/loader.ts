@@ -54,10 +54,12 @@ export class CoreLoader implements WeightLoader {
   readonly #loader: Int32;
   #piece: Block = { address: 0, bytes: 0 };
 
+  readonly #keeps: boolean;
   readonly #device: string;
 
   /** `keeps`: false if the weights do not stay in the core. `device`: of the model. */
   constructor(runtime: Runtime, input: LoaderInput, keeps = true, device = 'cpu') {
+    this.#keeps = keeps;
     this.#device = device;
     const { raw, args, heap } = runtime;
     const neededBy = (loader: Int32) => {
@@ -105,7 +107,7 @@ export class CoreLoader implements WeightLoader {
       args.begin();
       return operands.make(() => raw.modelLoaderFinish(this.#loader));
     });
-    return new CoreModel(this.#runtime, handle, undefined, this.#device);
+    return new CoreModel(this.#runtime, handle, this.#keeps ? undefined : [], this.#device);
   }
 
   dispose(): void {

@@ -3,17 +3,20 @@
 import { gpuSession } from '../../generated/gpu_wire.js';
 import * as wire from '../../generated/wire.js';
 import type { Storage } from '../../gpu/buffers.js';
-import { optionError } from '../../runtime/errors.js';
+import { disposedError, optionError } from '../../runtime/errors.js';
 import { type Block, bytesPerElement } from '../../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import { dtypes } from '../../generated/tables.js';
 import type { ModelInfo } from '../../types/models.js';
-import type { Count, Int32, Int64, Operand } from '../../types/wire.js';
+import type { Count, Int32, Int64, Operand, Uint32 } from '../../types/wire.js';
 import type { GenerationSettings, GenerationStep, SteppedGeneration } from '../core/engine.js';
 import { topTokensOf } from '../core/generation.js';
 import { editSpan, numberSpan } from '../core/lists.js';
 import type { GpuPlace } from './device.js';
 import type { GpuWeights } from './weights.js';
+
+/** Tokens of a pass of a prompt: their values need memory on the GPU. */
+const mostTokens = 512;
 
 export class GpuGeneration implements SteppedGeneration {
   readonly #runtime: Runtime;
@@ -22,10 +25,10 @@ export class GpuGeneration implements SteppedGeneration {
   readonly #settings: GenerationSettings;
   readonly #vocabulary: number;
   readonly #live: Set<{ dispose(): void }>;
-  readonly #session: Int32;
-  readonly #sampler: Int32;
+  #session = 0 as Int32;
+  #sampler = 0 as Int32;
   readonly #caches: Storage[] = [];
-  readonly #block: Block;
+  #block: Block = { address: 0 as Uint32, bytes: 0 };
   /** The numbers of the edits, which the session reads. */
   #edits: readonly Block[] = [];
   #next: Int32Array;
@@ -53,22 +56,27 @@ export class GpuGeneration implements SteppedGeneration {
     this.#vocabulary = vocabSize;
     this.#live = live;
     this.#next = settings.prompt;
-    this.#session = call(runtime, (operands) => {
-      const scales = operands.optionalSpan(settings.headScales, 'f32', 'headScales', numLayers * numHeads);
-      wire.session(args, settings.capacity, settings.cache, scales, editSpan(runtime, operands, settings.edits));
-      const made = operands.make(() => raw.gpuSessionCreate(weights.handle, model));
-      this.#edits = operands.keepInputs().copies;
-      return made;
-    });
-    this.#sampler = call(runtime, (operands) => {
-      const rules = numberSpan(operands, runtime, settings.rules, 'rules');
-      wire.sampler(args, settings.sampling, rules, settings.prompt.length as Int64, settings.end as Int64);
-      return operands.make(() => raw.samplerCreate());
-    });
-    this.#block = heap.allocate(vocabSize * bytesPerElement('f32'), 'logits');
-    const bytes = settings.cache === dtypes.f32 ? 4 : 2;
-    for (let at = 0; at < 2 * numLayers; at += 1) this.#caches.push(place.allocate(bytes * numKvHeads * headDim * settings.capacity, 'cache'));
     live.add(this);
+    try {
+      this.#session = call(runtime, (operands) => {
+        const scales = operands.optionalSpan(settings.headScales, 'f32', 'headScales', numLayers * numHeads);
+        wire.session(args, settings.capacity, settings.cache, scales, editSpan(runtime, operands, settings.edits));
+        const made = operands.make(() => raw.gpuSessionCreate(weights.handle, model));
+        this.#edits = operands.keepInputs().copies;
+        return made;
+      });
+      this.#sampler = call(runtime, (operands) => {
+        const rules = numberSpan(operands, runtime, settings.rules, 'rules');
+        wire.sampler(args, settings.sampling, rules, settings.prompt.length as Int64, settings.end as Int64);
+        return operands.make(() => raw.samplerCreate());
+      });
+      this.#block = heap.allocate(vocabSize * bytesPerElement('f32'), 'logits');
+      const bytes = (settings.cache === dtypes.f32 ? 4 : 2) * numKvHeads * headDim * settings.capacity;
+      while (this.#caches.length < 2 * numLayers) this.#caches.push(place.allocate(bytes, 'cache'));
+    } catch (error) {
+      this.dispose();
+      throw error;
+    }
   }
 
   get #logits(): Operand<'f32'> {
@@ -76,17 +84,20 @@ export class GpuGeneration implements SteppedGeneration {
   }
 
   async #compute(): Promise<void> {
-    if (this.#next.length === 0) return;
     const { raw, args, heap } = this.#runtime;
-    const [logits] = await this.#place.play(this.#runtime, [...this.#weights.buffers, ...this.#caches], [this.#vocabulary], (operands) => {
-      gpuSession(args, this.#place.limits, operands.span(this.#next, 'i32', 'prompt'));
-      operands.run(() => raw.gpuSessionAppend(this.#weights.handle, this.#session));
-    });
-    if (!this.#live.has(this)) throw optionError('generate', 'a model that is not disposed', 'a disposed one');
-    if (!(logits as Float32Array).every(Number.isFinite)) throw optionError('logits', 'finite numbers', 'NaN or an infinity');
-    this.#length += this.#next.length;
-    this.#next = new Int32Array();
-    heap.view('f32', this.#block.address, this.#vocabulary).set(logits as Float32Array);
+    const buffers = [...this.#weights.buffers, ...this.#caches];
+    while (this.#next.length > 0) {
+      const ids = this.#next.subarray(0, mostTokens);
+      const [logits] = await this.#place.play(this.#runtime, buffers, [this.#vocabulary], (operands) => {
+        gpuSession(args, this.#place.limits, operands.span(ids, 'i32', 'prompt'));
+        operands.run(() => raw.gpuSessionAppend(this.#weights.handle, this.#session));
+      });
+      if (!this.#live.has(this)) throw disposedError('generate', 'a model');
+      if (!(logits as Float32Array).every(Number.isFinite)) throw optionError('logits', 'finite numbers', 'NaN or an infinity');
+      this.#length += ids.length;
+      this.#next = this.#next.subarray(ids.length);
+      heap.view('f32', this.#block.address, this.#vocabulary).set(logits as Float32Array);
+    }
   }
 
   #choose(): GenerationStep {
@@ -127,8 +138,8 @@ export class GpuGeneration implements SteppedGeneration {
     for (const storage of this.#caches) this.#place.release(storage);
     for (const block of [this.#block, ...this.#edits]) heap.release(block);
     if (raw.dead) return;
-    raw.samplerRelease(this.#sampler);
-    raw.sessionRelease(this.#session);
+    if (this.#sampler > 0) raw.samplerRelease(this.#sampler);
+    if (this.#session > 0) raw.sessionRelease(this.#session);
   }
 }
 

@@ -19,9 +19,13 @@ export async function openGpuLoader(runtime: Runtime, falls: boolean, signal: Ab
   try {
     place = await openPlace(runtime, signal);
     if (falls && place.info.software) reason = `${place.info.description}, which computes on the CPU`;
+    else await runtime.loadAnalyses?.(); // it has what only models on a GPU need, too
   } catch (error) {
-    if (!falls || signal?.aborted) throw error;
     reason = (error as MultiheadError).message;
+    if (!falls || signal?.aborted) {
+      place?.close();
+      throw error;
+    }
   }
   if (reason !== undefined) place?.close();
   const onCpu = (input: LoaderInput, why: string): WeightLoader => new CoreLoader(runtime, input, true, `cpu: ${why}`);
