@@ -123,6 +123,10 @@ template <class T>
 void read_member(Arguments& from, std::type_identity_t<T>& to) {
   read(from, to);
 }
+template <class T>
+void read_member(Arguments& from, std::optional<std::type_identity_t<T>>& to) {
+  read(from, to.emplace());
+}
 
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a type
 #define WIRE_RECORD(type, ...) \

@@ -61,11 +61,6 @@ void simd_target() {
 
 }  // namespace multihead::bindings
 
-// A section of the module says what it is. loader.ts reads it before the module runs.
-__asm__(
-    ".section .custom_section.multihead,\"\",@\n"
-    ".ascii \"" MULTIHEAD_VERSION " wire " MULTIHEAD_WIRE_VERSION " " MULTIHEAD_WASM_BUILD "\"");
-
 #ifndef MULTIHEAD_GPU  // which functions.h exports
 EMSCRIPTEN_BINDINGS(multihead) {
 #define WIRE_BASE_FUNCTION(javascript, cpp, signature) \

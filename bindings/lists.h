@@ -84,8 +84,9 @@ inline std::vector<models::Edit> edits_of(std::span<const double> numbers) {
   return edits;
 }
 
-// Rules: forced_bos and forced_eos, -1 for none; the numbers of suppress, begin_suppress and of
-// each bad word, which are counted first. No numbers: no rules.
+// Rules: forced_bos and forced_eos, -1 for none; no_repeat_ngram_size,
+// encoder_no_repeat_ngram_size, min_length, min_new_tokens; then the numbers of suppress,
+// begin_suppress, of each bad word, ends and source, which are counted first. No numbers: no rules.
 inline models::TokenRules rules_of(std::span<const double> numbers) {
   models::TokenRules rules;
   if (numbers.empty()) return rules;
@@ -98,18 +99,29 @@ inline models::TokenRules rules_of(std::span<const double> numbers) {
     const int64_t id = list.whole();
     if (id >= 0) *forced = static_cast<int32_t>(id);
   }
+  for (int64_t* const size : {&rules.no_repeat_ngram_size, &rules.encoder_no_repeat_ngram_size,
+                              &rules.min_length, &rules.min_new_tokens}) {
+    *size = list.whole();
+  }
   rules.suppress = ids();
   rules.begin_suppress = ids();
   for (int64_t left = list.whole(); left > 0; --left) rules.bad_words.push_back(ids());
+  rules.ends = ids();
+  rules.source = ids();
   return rules;
 }
 
+// The rules of a folder, which have no ends and no source.
 inline std::vector<int32_t> numbers_of(const models::TokenRules& rules) {
   std::vector<int32_t> numbers = {rules.forced_bos.value_or(-1), rules.forced_eos.value_or(-1)};
   const auto add = [&](const std::vector<int32_t>& ids) {
     numbers.push_back(static_cast<int32_t>(ids.size()));
     numbers.insert(numbers.end(), ids.begin(), ids.end());
   };
+  for (const int64_t size : {rules.no_repeat_ngram_size, rules.encoder_no_repeat_ngram_size,
+                             rules.min_length, rules.min_new_tokens}) {
+    numbers.push_back(static_cast<int32_t>(size));
+  }
   add(rules.suppress);
   add(rules.begin_suppress);
   numbers.push_back(static_cast<int32_t>(rules.bad_words.size()));

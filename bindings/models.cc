@@ -125,7 +125,7 @@ void model_info(int32_t handle) { write(at<Model>(handle).info()); }
 void model_rules(int32_t handle) {
   static ModelRules rules;
   const models::ModelInfo& info = at<Model>(handle).info();
-  rules.numbers = numbers_of(info.rules);
+  rules = {{info.generation}, numbers_of(info.rules)};
   rules.numbers.insert(rules.numbers.begin(), info.decoder_start);
   write(rules);
 }

@@ -60,8 +60,8 @@ struct TrainedModel {
   int64_t parameters = 0;
 };
 
-// TokenRules as one list: see rules_of().
-struct ModelRules {
+// The defaults, and TokenRules as one list: see rules_of().
+struct ModelRules : models::GenerationDefaults {
   std::vector<int32_t> numbers;
 };
 
@@ -84,6 +84,12 @@ struct LensRows {
 
 struct GpuPlan {
   std::vector<int32_t> words;
+};
+
+// Rows of a matrix of a model on a GPU.
+struct GpuPiece {
+  std::vector<int32_t> units, scales;
+  double first_unit = 0, first_scale = 0;
 };
 
 struct SweepProgress {

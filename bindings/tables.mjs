@@ -289,6 +289,7 @@ function wireOf() {
     'engine::Name': ['number', 'number'],
     'engine::Axes': ['number', 'number'],
     ModelOutput: ['number', 'number'],
+    EarlyStopping: ['number', 'number'],
     Pooling: ['number', 'number'],
     bool: ['boolean', 'flag'],
     'std::string': ['string', 'text'],

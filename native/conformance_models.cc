@@ -254,17 +254,23 @@ std::string run_forward(const Case& c, const models::Model& model, Context& cont
   return {};
 }
 
-// The options of a generation that are not the model's: names are those of transformers.
-models::TokenRules rules_of(const json& options) {
-  models::TokenRules rules;
+// The rules of the model with those of a case, whose names are those of transformers.
+models::TokenRules rules_of(const json& options, models::TokenRules rules) {
   const auto id = [&](const char* name, std::optional<int32_t>& value) {
-    if (options.contains(name) && options[name].is_number()) value = options[name].get<int32_t>();
+    if (!options.contains(name)) return;
+    value.reset();
+    if (options[name].is_number()) value = options[name].get<int32_t>();
   };
   id("forced_bos_token_id", rules.forced_bos);
   id("forced_eos_token_id", rules.forced_eos);
-  rules.suppress = options.value("suppress_tokens", std::vector<int32_t>());
-  rules.begin_suppress = options.value("begin_suppress_tokens", std::vector<int32_t>());
-  rules.bad_words = options.value("bad_words_ids", std::vector<std::vector<int32_t>>());
+  const auto read = [&](const char* name, auto& value) { value = options.value(name, value); };
+  read("suppress_tokens", rules.suppress);
+  read("begin_suppress_tokens", rules.begin_suppress);
+  read("bad_words_ids", rules.bad_words);
+  read("no_repeat_ngram_size", rules.no_repeat_ngram_size);
+  read("encoder_no_repeat_ngram_size", rules.encoder_no_repeat_ngram_size);
+  read("min_new_tokens", rules.min_new_tokens);
+  if (options.contains("min_new_tokens")) rules.min_length = 0;
   return rules;
 }
 
@@ -273,17 +279,22 @@ std::string run_generate(const Case& c, const models::Model& model, Context& con
   const std::vector<int32_t> golden = Case::integers_of(c.golden("generated_ids"));
   if (golden.empty() || c["outputs"].size() != 1) return "outputs: expected generated_ids of I32";
   models::GenerateOptions options;
-  options.max_new_tokens = static_cast<int64_t>(golden.size());
   if (c.has_field("options")) {
     const json& given = c["options"];
-    options.max_new_tokens = given.value("max_new_tokens", options.max_new_tokens);
-    if (given.contains("suppress_tokens")) options.rules = rules_of(given);
-    options.num_beams = given.value("num_beams", options.num_beams);
-    options.length_penalty = given.value("length_penalty", options.length_penalty);
-    const json stopping = given.value("early_stopping", json(false));
+    const auto read = [&](const char* name, auto& value) {
+      if (given.contains(name)) value.emplace(given[name]);
+    };
+    read("max_new_tokens", options.max_new_tokens);
+    read("num_beams", options.num_beams);
+    read("length_penalty", options.length_penalty);
+    read("repetition_penalty", options.sampling.repetition_penalty);
+    options.rules = rules_of(given, model.info().rules);
+    const json stopping = given.value("early_stopping", json());
+    if (stopping == false) options.early_stopping = models::EarlyStopping::kEstimate;
     if (stopping == true) options.early_stopping = models::EarlyStopping::kFirstFull;
     if (stopping == "never") options.early_stopping = models::EarlyStopping::kNever;
   } else {
+    options.max_new_tokens = static_cast<int64_t>(golden.size());
     options.stop_ids.emplace();
   }
   std::vector<int32_t> tokens;

@@ -151,6 +151,15 @@ describe.each(builds)('an encoder–decoder model (%s)', (simd) => {
     expect((await model.complete(source, { maxNewTokens: 1, beginSuppress: [first] })).ids).not.toEqual([first]);
     expect((await model.complete(source, { maxNewTokens: 4, badWords: [ids.slice(0, 2)] })).ids.slice(0, 2)).not.toEqual(ids.slice(0, 2));
     expect((await model.complete(source, { maxNewTokens: 4, badWords: [[first]], numBeams: 2 })).ids).not.toContain(first);
+    for (const numBeams of [1, 3]) {
+      const most = { maxNewTokens: 12, numBeams };
+      const once = (await model.complete(source, { ...most, noRepeatNgramSize: 1, minNewTokens: 12 })).ids;
+      expect(new Set(once).size).toBe(12);
+      const others = (await model.complete(source, { ...most, encoderNoRepeatNgramSize: 1 })).ids;
+      expect(others.filter((id) => source.includes(id))).toEqual([]);
+      const end = ids[1] as number;
+      expect((await model.complete(source, { ...most, stop: [end], minNewTokens: 5 })).ids.slice(0, 5)).not.toContain(end);
+    }
   });
 
   it('refuses wrong options in one sentence', async () => {
@@ -158,6 +167,7 @@ describe.each(builds)('an encoder–decoder model (%s)', (simd) => {
     const wrong = [
       ...[{ forcedBos: 80 }, { forcedEos: -1 }, { suppress: [1.5] }, { suppress: 3 }, { beginSuppress: [80] }, { badWords: [[]] }],
       ...[{ badWords: [3] }, { numBeams: 0 }, { numBeams: 65 }, { numBeams: 1.5 }, { lengthPenalty: NaN }, { earlyStopping: 'always' }],
+      ...[{ noRepeatNgramSize: -1 }, { encoderNoRepeatNgramSize: 0.5 }, { minNewTokens: -1 }, { repetitionPenalty: 0 }],
       ...[{ decoderInput: [80] }, { decoderInput: {} }, { encoderEdits: 3 }],
     ];
     for (const options of wrong) {
@@ -185,13 +195,26 @@ describe.each(builds)('an encoder–decoder model (%s)', (simd) => {
 
   it('keeps the rules of its folder', async () => {
     const marian = await openModel(join(goldens, 'marian'), { simd });
-    expect(marian.info.rules).toEqual({ forcedBos: undefined, forcedEos: 0, suppress: [], beginSuppress: [], badWords: [[79]] });
+    expect(marian.info.rules).toEqual({
+      ...{ forcedBos: undefined, forcedEos: 0, suppress: [], beginSuppress: [], badWords: [[79]] },
+      ...{ noRepeatNgramSize: 0, encoderNoRepeatNgramSize: 0, minLength: 0, minNewTokens: 0 },
+    });
     expect(marian.info.decoderStart).toBe(79);
     expect((await marian.complete(source, { maxNewTokens: 3 })).ids.at(-1)).toBe(0);
     expect((await marian.complete(source, { maxNewTokens: 3, forcedEos: null })).ids).toHaveLength(3);
     expect((await marian.complete(source, { maxNewTokens: 3, forcedEos: null })).ids.at(-1)).not.toBe(0);
     marian.dispose();
     expect(marian.encoder?.disposed).toBe(true);
+    const summary = await openModel(join(goldens, 'bart_summary'), { simd });
+    expect(summary.info.rules).toMatchObject({ forcedBos: 0, forcedEos: 2, noRepeatNgramSize: 3, minLength: 8, minNewTokens: 0 });
+    const generation = { maxNewTokens: 0, maxLength: 18, numBeams: 4, lengthPenalty: 2, earlyStopping: true, repetitionPenalty: 1 };
+    expect(summary.info.generation).toEqual(generation);
+    const read = source.slice(0, 3);
+    expect((await summary.complete(read)).ids).toEqual((await summary.complete(read, { numBeams: 4, maxNewTokens: 17 })).ids);
+    // Steps one by one have no beams.
+    const drawn = await summary.complete(read, { temperature: 1, topK: 1 });
+    expect(drawn.ids).toEqual((await summary.complete(read, { numBeams: 1 })).ids);
+    summary.dispose();
   });
 
   it('reads and writes texts', async () => {

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,7 +44,8 @@ struct Arguments {
   bool raw = false;
   std::string truncate = "folder";
   multihead::models::GenerateOptions generate = {};
-  int32_t forced_bos = -1;
+  std::optional<int32_t> forced_bos = {};
+  std::optional<int64_t> no_repeat_ngram_size = {}, min_new_tokens = {};
   std::string sae;
   int64_t feature = 0;
   float strength = 1;
@@ -86,9 +88,13 @@ json description(const ModelInfo& info, const Arguments& arguments, double load_
 
 int run_generate(const Model& model, const Arguments& arguments, json result, Context& context) {
   multihead::models::GenerateOptions options = arguments.generate;
-  if (arguments.forced_bos >= 0) {
-    options.rules = model.info().rules;
-    options.rules->forced_bos = arguments.forced_bos;
+  multihead::models::TokenRules& rules = options.rules.emplace(model.info().rules);
+  if (arguments.forced_bos) rules.forced_bos = arguments.forced_bos;
+  const auto& ngram = arguments.no_repeat_ngram_size;
+  rules.no_repeat_ngram_size = ngram.value_or(rules.no_repeat_ngram_size);
+  if (arguments.min_new_tokens) {
+    rules.min_new_tokens = *arguments.min_new_tokens;
+    rules.min_length = 0;
   }
   std::vector<float> direction;
   if (!arguments.sae.empty()) {
@@ -188,7 +194,7 @@ int run_bench(const Model& model, const Arguments& arguments, json result, Conte
     result["prompt_tokens"] = ids.size();
     result["prompt_tokens_per_second"] = tokens / seconds;
   } else {
-    const int64_t steps = std::max<int64_t>(1, arguments.generate.max_new_tokens);
+    const int64_t steps = std::max<int64_t>(1, arguments.generate.max_new_tokens.value_or(128));
     int64_t capacity = static_cast<int64_t>(ids.size()) + steps + 1;
     if (info.max_tokens > 0) capacity = std::min(capacity, info.max_tokens);
     multihead::models::Session session;
@@ -267,10 +273,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--cache", arguments.cache, "Type of the cached keys and values")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "int8"}))
       ->capture_default_str();
-  app.add_option("--max-new-tokens", arguments.generate.max_new_tokens,
-                 "Tokens to generate; with --bench, to decode")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
-      ->capture_default_str();
+  app.add_option(
+         "--max-new-tokens", arguments.generate.max_new_tokens,
+         "Tokens to generate; with --bench, to decode. Default: the folder's of a model with "
+         "an encoder; else 128")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}));
   app.add_option("--temperature", arguments.generate.sampling.temperature,
                  "0: always the likeliest token")
       ->capture_default_str();
@@ -279,12 +286,16 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--top-p", arguments.generate.sampling.top_p, "Only the likeliest that sum to p")
       ->capture_default_str();
   app.add_option("--repetition-penalty", arguments.generate.sampling.repetition_penalty,
-                 "Divides the logits of tokens that occurred; 1: none")
-      ->capture_default_str();
+                 "Divides the logits of tokens that occurred; 1: none. Default: the folder's");
   app.add_option("--beams", arguments.generate.num_beams,
-                 "With more than 1, searches for the likeliest tokens")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+                 "With more than 1, searches for the likeliest tokens. Default: the folder's")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--no-repeat-ngram-size", arguments.no_repeat_ngram_size,
+                 "No sequence of so many tokens twice; 0: any may be. Default: the folder's")
+      ->check(CLI::Range(0, 0x7FFFFFFF));
+  app.add_option("--min-new-tokens", arguments.min_new_tokens,
+                 "No end before so many tokens. Default: the folder's")
+      ->check(CLI::Range(0, 0x7FFFFFFF));
   app.add_option("--forced-bos", arguments.forced_bos,
                  "The second token of a decoder with an encoder, such as a language's")
       ->check(CLI::Range(0, 0x7FFFFFFF));

@@ -337,7 +337,7 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
   if (family.token_dropout && config.flag("token_dropout", false)) {
     a.mask_id = config.integer("mask_token_id", -1, {.least = 0, .most = a.vocabulary - 1});
   }
-  if (names.relative_bias != nullptr) {
+  if (names.relative_bias != nullptr || names.layer_relative_bias != nullptr) {
     const char* const field = "relative_attention_num_buckets";
     a.buckets = config.integer(field, 32, {.least = 4});
     if (a.buckets % 2 != 0) config.fail(field, "an even number", std::to_string(a.buckets));
@@ -366,7 +366,7 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
         a.image_size = config.integer(field.c_str(), 0, {a.patch_size, kMostPixels});
       }
     }
-    a.first_tokens = names.first_token != nullptr ? 1 : 0;
+    a.first_tokens = names.distillation != nullptr ? 2 : names.first_token != nullptr ? 1 : 0;
     a.positions = a.image_tokens();
     if (names.registers != nullptr) {
       a.first_tokens += config.integer("num_register_tokens", 4, {.least = 0, .most = 4096});
@@ -609,9 +609,7 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
       MULTIHEAD_TRY(read_end_ids(given, "eos_token_id", a.end_ids));
     }
     MULTIHEAD_TRY(read_end_ids(given, "generation_config.json/eos_token_id", a.end_ids));
-  }
-  if (family->encoder != nullptr) {
-    MULTIHEAD_TRY(read_token_rules(given, a.vocabulary, a.decoder_start, a.rules));
+    MULTIHEAD_TRY(read_generation(given, a));
   }
   MULTIHEAD_TRY(top.status());
   architecture = std::move(a);

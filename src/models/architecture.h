@@ -66,7 +66,8 @@ struct Architecture {
   std::vector<int32_t> end_ids;
   // Of decoders with an encoder.
   int32_t decoder_start = -1;
-  TokenRules rules;
+  TokenRules rules;  // of causal models, as the next one
+  GenerationDefaults generation;
 
   int64_t q_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }

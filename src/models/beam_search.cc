@@ -176,8 +176,8 @@ Status BeamSearch::create(const Model& model, std::span<const int32_t> prompt,
     GenerationPlan plan;
     MULTIHEAD_TRY(plan_generation(model, prompt, options, plan));
     constexpr int64_t kMostBeams = 64;
-    if (options.num_beams < 1 || options.num_beams > kMostBeams) {
-      return {StatusCode::kOption, "num_beams", "1 to 64", std::to_string(options.num_beams)};
+    if (plan.beams < 1 || plan.beams > kMostBeams) {
+      return {StatusCode::kOption, "num_beams", "1 to 64", std::to_string(plan.beams)};
     }
     if (options.sampling.temperature != 0.0F) {
       return {StatusCode::kOption, "temperature", "0 with beams", "more"};
@@ -187,12 +187,14 @@ Status BeamSearch::create(const Model& model, std::span<const int32_t> prompt,
               options.logits_processor ? "logits_processor" : "prompt_lookup_num_tokens",
               "none with beams", "one"};
     }
-    if (!std::isfinite(options.length_penalty)) {
+    const GenerationDefaults& defaults = model.info().generation;
+    const float length_penalty = options.length_penalty.value_or(defaults.length_penalty);
+    if (!std::isfinite(length_penalty)) {
       return {StatusCode::kOption, "length_penalty", "a finite number", "NaN or an infinity"};
     }
     MULTIHEAD_TRY(check_rules(plan.rules, model.info().vocab_size));
     auto state = std::make_unique<State>();
-    state->beams = static_cast<size_t>(options.num_beams);
+    state->beams = static_cast<size_t>(plan.beams);
     for (size_t at = 0; at < state->beams; ++at) {
       Session& session = state->sessions.emplace_back();
       MULTIHEAD_TRY(
@@ -202,10 +204,10 @@ Status BeamSearch::create(const Model& model, std::span<const int32_t> prompt,
       if (at == 0) MULTIHEAD_TRY(session.encode(prompt, options.source_edits, context));
     }
     state->rules = plan.rules;
-    state->repetition_penalty = options.sampling.repetition_penalty;
+    state->repetition_penalty = *plan.sampling.repetition_penalty;
     state->stops = plan.stops;
-    state->length_penalty = static_cast<double>(options.length_penalty);
-    state->early_stopping = options.early_stopping;
+    state->length_penalty = static_cast<double>(length_penalty);
+    state->early_stopping = options.early_stopping.value_or(defaults.early_stopping);
     state->begin = static_cast<int64_t>(plan.first.size());
     state->end = state->begin + plan.most;
     state->numbers.resize(static_cast<size_t>(model.info().vocab_size));

@@ -300,6 +300,14 @@ constexpr Names kVitNames{
     .pooler = "pooler.dense",
     .classifier = "classifier"};
 
+constexpr Names kDeitNames = [] {
+  Names names = kVitNames;
+  names.distillation = "embeddings.distillation_token";
+  names.classifier = "classifier|cls_classifier";
+  names.distilled = "distillation_classifier";
+  return names;
+}();
+
 constexpr Names kDinov2Names = [] {
   Names names = kVitNames;
   names.registers = nullptr;
@@ -491,6 +499,7 @@ constexpr Prefix kMpnetPrefix[] = {"mpnet.", ""};
 constexpr Prefix kGpt2Prefix[] = {"transformer.", ""};
 constexpr Prefix kGptNeoxPrefix[] = {"gpt_neox.", ""};
 constexpr Prefix kVitPrefix[] = {"vit.", ""};
+constexpr Prefix kDeitPrefix[] = {"deit.", ""};
 constexpr Prefix kDinov2Prefix[] = {"dinov2.", "dinov2_with_registers.", ""};
 constexpr Prefix kTextTowerPrefix[] = {"text_model.", ""};
 constexpr Prefix kVisionTowerPrefix[] = {"vision_model.", ""};
@@ -549,6 +558,18 @@ constexpr Setting kNomicBertSettings[] = {{"activation_function", "swiglu"},
 constexpr Setting kVitSettings[] = {{"pooler_act", "tanh"}};
 
 // ---- The families. ----
+
+constexpr Family vit_like(const char* model_type, std::span<const Prefix> prefixes,
+                          const Names& names) {
+  return {.model_type = model_type,
+          .prefixes = prefixes,
+          .fields = {.positions = nullptr},
+          .names = names,
+          .states_before_norm = true,
+          .pooling = Pooling::kFirstToken,
+          .classifier = Classifier::kFirst,
+          .settings = kVitSettings};
+}
 
 constexpr Family dinov2_like(const char* model_type, const Names& names, bool antialias) {
   return {.model_type = model_type,
@@ -1145,18 +1166,13 @@ constexpr Family kFamilies[] = {
     }(),
     kT5,
     kMt5,
+    kUmt5,
     kBart,
     kMbart,
     kMarian,
     kM2m100,
-    {.model_type = "vit",
-     .prefixes = kVitPrefix,
-     .fields = {.positions = nullptr},
-     .names = kVitNames,
-     .states_before_norm = true,
-     .pooling = Pooling::kFirstToken,
-     .classifier = Classifier::kFirst,
-     .settings = kVitSettings},
+    vit_like("vit", kVitPrefix, kVitNames),
+    vit_like("deit", kDeitPrefix, kDeitNames),
     dinov2_like("dinov2", kDinov2Names, false),
     dinov2_like("dinov2_with_registers", kDinov2RegistersNames, true),
     {.model_type = "clip_text_model",

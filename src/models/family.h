@@ -85,11 +85,13 @@ struct Names {
   const char* embedding_norm = nullptr;
   const char* embedding_projection = nullptr;  // embedding width to layer width
   const char* relative_bias = nullptr;         // (buckets, heads), shared by all layers
+  const char* layer_relative_bias = nullptr;   // the same, of each layer
   // DeBERTa: a row for each distance, which queries and keys are multiplied with; and its norm.
   const char *relative_embedding = nullptr, *relative_norm = nullptr;
-  const char* patch = nullptr;        // convolution of pixels
-  const char* first_token = nullptr;  // (1, 1, width), before the patches
-  const char* registers = nullptr;    // (1, n, width), between the two, without positions
+  const char* patch = nullptr;         // convolution of pixels
+  const char* first_token = nullptr;   // (1, 1, width), before the patches
+  const char* registers = nullptr;     // (1, n, width), between the two, without positions
+  const char* distillation = nullptr;  // (1, 1, width), between the two, with a position
 
   const char* attention_norm = nullptr;      // of the input of attention
   const char* attention_out_norm = nullptr;  // of its output, before the sum
@@ -122,6 +124,7 @@ struct Names {
   const char* transform_norm = nullptr;
   const char* classifier_dense = nullptr;
   const char* classifier = nullptr;
+  const char* distilled = nullptr;      // DeiT: one of the distillation token; the mean counts
   const char* next_sentence = nullptr;  // two classes, of the pooler's output
   const char* question = "qa_outputs";  // start and end of an answer, of each token
   const char* projection = nullptr;     // of embed()'s pooling

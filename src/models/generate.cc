@@ -42,9 +42,9 @@ void look_up(std::span<const int32_t> ids, int64_t longest, int64_t most,
 Status generate(const Model& model, std::span<const int32_t> prompt, const GenerateOptions& options,
                 const std::function<bool(int32_t token)>& on_token, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (options.num_beams != 1) return search(model, prompt, options, on_token, context);
     GenerationPlan plan;
     MULTIHEAD_TRY(plan_generation(model, prompt, options, plan));
+    if (plan.beams != 1) return search(model, prompt, options, on_token, context);
     Session session;
     MULTIHEAD_TRY(Session::create(model, plan.session, session));
     const ModelInfo& info = model.info();
@@ -53,7 +53,7 @@ Status generate(const Model& model, std::span<const int32_t> prompt, const Gener
     const int64_t most_rows = 1 + options.prompt_lookup_num_tokens;
     std::vector<float> numbers(static_cast<size_t>(most_rows * vocabulary));
     const auto given = static_cast<int64_t>(plan.first.size());
-    Sampler sampler(options.sampling, plan.rules, given, given + plan.most);
+    Sampler sampler(plan.sampling, plan.rules, given, given + plan.most);
     int64_t accepted = 0;
     int64_t& accepted_so_far = options.accepted == nullptr ? accepted : *options.accepted;
     accepted_so_far = 0;

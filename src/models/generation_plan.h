@@ -13,7 +13,9 @@ struct GenerationPlan {
   std::vector<int32_t> first;  // tokens before the first new one
   int64_t most = 0;            // new tokens
   SessionOptions session;
+  SamplingOptions sampling;
   TokenRules rules;
+  int64_t beams = 1;
   std::vector<int32_t> stops;
 };
 

@@ -157,6 +157,8 @@ struct ModelLoader::State {
   std::span<std::byte> unused;                    // the rest of the last block of model->memory
   Context context;
   bool in_team = false;
+  bool separates = false;  // each matrix has memory of its own:
+  std::map<const WeightMatrix*, engine::Buffer> separate;
   int64_t given_bytes = 0, all_bytes = 0, viewed_bytes = 0;
   int64_t computed_bytes = 0;  // of tables of positions that are in no file
   std::string missing, wrong;
@@ -457,6 +459,10 @@ struct ModelLoader::State {
     norm(n.q_norm, whole ? a.q_width() : a.head_dim, layer.q_norm);
     norm(n.k_norm, whole ? a.kv_width() : a.head_dim, layer.k_norm);
 
+    if (n.layer_relative_bias != nullptr) {
+      fill(add(n.layer_relative_bias, index, ".weight", a.buckets, a.heads, false),
+           layer.relative_bias);
+    }
     const bool transposed = a.transposed;
     // GGUF files may have q, k and v in one matrix, and gate and up in two, whatever the family
     // has.
@@ -517,7 +523,9 @@ struct ModelLoader::State {
       add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size,
                      a.family->patch_bias, p.patch);
       if (n.first_token != nullptr) add_vector(n.first_token, 0, "", a.width, p.first_token);
-      if (a.first_tokens > 1) {
+      if (n.distillation != nullptr) {
+        add_vector(n.distillation, 0, "", a.width, p.first_token, a.width);
+      } else if (a.first_tokens > 1) {
         add_vector(n.registers, 0, "", (a.first_tokens - 1) * a.width, p.first_token, a.width);
       }
     }
@@ -672,6 +680,9 @@ struct ModelLoader::State {
           add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
         }
         add_classifier(n.classifier);
+        if (has(n.distilled, ".weight")) {
+          add_projection(n.distilled, 0, info.num_labels, a.width, true, p.distilled);
+        }
         break;
     }
   }
@@ -735,6 +746,7 @@ struct ModelLoader::State {
     info.has_encoder = model->encoder != nullptr && stack == model.get();
     info.decoder_start = a.decoder_start;
     info.rules = a.rules;
+    info.generation = a.generation;
     info.pooling = sentence.pooling;
     info.pools_prompt = sentence.pools_prompt;
     info.vector_dim = sentence.width;
@@ -867,8 +879,9 @@ struct ModelLoader::State {
   }
 
   Status divide(const engine::Team& team, Parameters& p) {
-    std::vector<Projection*> all = {&p.embedding_projection, &p.patch,  &p.pooler,    &p.transform,
-                                    &p.classifier_dense,     &p.output, &p.classifier};
+    std::vector<Projection*> all = {
+        &p.embedding_projection, &p.patch,  &p.pooler,     &p.transform,
+        &p.classifier_dense,     &p.output, &p.classifier, &p.distilled};
     for (LayerParameters& layer : p.layers) {
       all.insert(all.end(), {&layer.qkv, &layer.q, &layer.k, &layer.v, &layer.o, &layer.cross_q,
                              &layer.cross_kv, &layer.cross_k, &layer.cross_v, &layer.cross_o,
@@ -940,7 +953,11 @@ struct ModelLoader::State {
     std::byte*& kept = own[&matrix];
     if (kept == nullptr) {
       const auto bytes = static_cast<uint64_t>(std::max<int64_t>(1, matrix.bytes()));
-      kept = take(bytes);
+      if (!separates) {
+        kept = take(bytes);
+      } else if (engine::Buffer& alone = separate[&matrix]; alone.reserve(bytes)) {
+        kept = static_cast<std::byte*>(alone.data());
+      }
       if (kept == nullptr) return Status::out_of_memory(bytes);
       matrix.data = kept;
     }
@@ -1261,6 +1278,27 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
   });
 }
 
+std::shared_ptr<Model::Internals> ModelLoader::Internals::model(const ModelLoader& loader) {
+  return loader.state_->model;
+}
+
+void ModelLoader::Internals::separate_matrices(ModelLoader& loader) {
+  loader.state_->separates = true;
+}
+
+bool ModelLoader::Internals::is_complete(const ModelLoader& loader, const WeightMatrix& matrix) {
+  const std::vector<Part>& parts = loader.state_->parts;
+  return matrix.data != nullptr && std::none_of(parts.begin(), parts.end(), [&](const Part& part) {
+           return part.matrix == &matrix && part.done < part.rows;
+         });
+}
+
+void ModelLoader::Internals::free(ModelLoader& loader, WeightMatrix& matrix) {
+  loader.state_->own.erase(&matrix);
+  loader.state_->separate.erase(&matrix);
+  matrix.data = nullptr;
+}
+
 std::span<const size_t> ModelLoader::needed() const {
   return state_ == nullptr ? std::span<const size_t>() : std::span<const size_t>(state_->needed);
 }
@@ -1340,6 +1378,7 @@ Status ModelLoader::finish(Model& model) {
                              .transposed = turned,
                              .plus_one = part.plus_one});
     }
+    for (auto& [matrix, buffer] : state_->separate) made.memory.push_back(std::move(buffer));
     model.internals_ = std::move(state_->model);
     state_.reset();
     return {};

@@ -148,7 +148,15 @@ Status compute_classes(const Model::Internals& model, const Pass& pass, const Te
       break;
     }
   }
-  return nn::project(input, p.classifier, {logits.data, {batch, model.info.num_labels}}, context);
+  const int64_t labels = model.info.num_labels;
+  MULTIHEAD_TRY(nn::project(input, p.classifier, {logits.data, {batch, labels}}, context));
+  if (!p.distilled.given()) return {};
+  MULTIHEAD_TRY(take(memory, batch, labels, kept));
+  MULTIHEAD_TRY(nn::project(rows_of(pass, state, 1), p.distilled, kept, context));
+  for (int64_t i = 0; i < batch * labels; ++i) {
+    logits.data[i] = (logits.data[i] + kept.data[i]) / 2.0F;
+  }
+  return {};
 }
 
 Status compute_masked(const Model::Internals& model, const Tensor& state, const Tensor& logits,

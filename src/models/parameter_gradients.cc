@@ -35,7 +35,7 @@ std::vector<M> list_members(P& p) {
   for (auto* const norm : {&p.embedding_norm, &p.final_norm, &p.transform_norm, &p.relative_norm})
     pair(*norm);
   for (auto* const projection : {&p.embedding_projection, &p.patch, &p.pooler, &p.transform,
-                                 &p.output, &p.classifier_dense, &p.classifier}) {
+                                 &p.output, &p.classifier_dense, &p.classifier, &p.distilled}) {
     pair(*projection);
   }
   for (auto& of : p.layers) {
@@ -45,7 +45,7 @@ std::vector<M> list_members(P& p) {
                              &of.mlp_norm, &of.mlp_out_norm, &of.mlp_sum_norm}) {
       pair(*norm);
     }
-    for (auto* const vector : {&of.attention_scale, &of.mlp_scale}) {
+    for (auto* const vector : {&of.relative_bias, &of.attention_scale, &of.mlp_scale}) {
       members.push_back({.vector = vector, .layer = layer});
     }
     for (auto* const projection :

@@ -44,7 +44,7 @@ struct Parameters {
   Vector first_token;              // and the registers
   Vector logit_scale, logit_bias;  // of the similarity of texts and images
   Projection transform, output;    // output.weight is not given where the embedding is tied
-  Projection classifier_dense, classifier;
+  Projection classifier_dense, classifier, distilled;
   AttentionPooler attention_pooler;
   std::vector<LayerParameters> layers;
 };

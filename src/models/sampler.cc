@@ -30,9 +30,9 @@ Status check(const SamplingOptions& options) {
   if (!(options.top_p > 0) || !(options.top_p <= 1)) {
     return option_error("top_p", "more than 0, at most 1", static_cast<double>(options.top_p));
   }
-  if (!(options.repetition_penalty > 0) || std::isinf(options.repetition_penalty)) {
-    return option_error("repetition_penalty", "more than 0",
-                        static_cast<double>(options.repetition_penalty));
+  const float penalty = options.repetition_penalty.value_or(1.0F);
+  if (!(penalty > 0) || std::isinf(penalty)) {
+    return option_error("repetition_penalty", "more than 0", static_cast<double>(penalty));
   }
   return {};
 }
@@ -70,7 +70,8 @@ Status Sampler::choose(const Tensor& logits, std::span<const int32_t> before, in
                                             std::to_string(wrong - values)
                                       : "-infinity alone"};
     }
-    penalize(before, options_.repetition_penalty, seen_, {values, static_cast<size_t>(count)});
+    penalize(before, options_.repetition_penalty.value_or(1.0F), seen_,
+             {values, static_cast<size_t>(count)});
     token = static_cast<int32_t>(std::max_element(values, values + count) - values);
     if (options_.temperature == 0.0F || options_.top_k == 1) return {};
     // From the likeliest token on, of equal ones the first. A heap, because few of many thousand

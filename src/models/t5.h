@@ -1,5 +1,5 @@
-// T5 (arXiv:1910.10683) and mT5: RMS norms, no biases, scores without a scale, and relative
-// positions in buckets, of one table for each stack.
+// T5 (arXiv:1910.10683), mT5 and UMT5 (arXiv:2304.09151): RMS norms, no biases, scores without a
+// scale, and relative positions in buckets, of one table for each stack, in UMT5 for each layer.
 #pragma once
 
 #include <string_view>
@@ -45,6 +45,12 @@ inline constexpr Names kT5DecoderNames{
     .final_norm = "decoder.final_layer_norm",
     .output = "lm_head"};
 
+constexpr Names with_bias_of_layers(Names names, const char* bias) {
+  names.relative_bias = nullptr;
+  names.layer_relative_bias = bias;
+  return names;
+}
+
 constexpr Family t5_stack(const char* model_type, const char* activation, const Names& names) {
   return {.model_type = model_type,
           .prefixes = kT5Prefixes,
@@ -66,8 +72,8 @@ constexpr Family t5_stack(const char* model_type, const char* activation, const 
 }
 
 constexpr Family t5_like(const char* model_type, const char* activation, const Family& encoder,
-                         bool scales) {
-  Family family = t5_stack(model_type, activation, kT5DecoderNames);
+                         bool scales, const Names& names = kT5DecoderNames) {
+  Family family = t5_stack(model_type, activation, names);
   family.encoder = &encoder;
   family.fields.layers = "num_decoder_layers";
   family.causal = true;
@@ -80,5 +86,15 @@ inline constexpr Family kT5Encoder = t5_stack("t5", "relu", kT5EncoderNames);
 inline constexpr Family kMt5Encoder = t5_stack("mt5", "gated-gelu", kT5EncoderNames);
 inline constexpr Family kT5 = t5_like("t5", "relu", kT5Encoder, true);
 inline constexpr Family kMt5 = t5_like("mt5", "gated-gelu", kMt5Encoder, false);
+inline constexpr Family kUmt5Encoder =
+    t5_stack("umt5", "gated-gelu",
+             with_bias_of_layers(kT5EncoderNames,
+                                 "encoder.block.#.layer.0.SelfAttention.relative_attention_bias"));
+// transformers 5.12 scales the logits of every UMT5. Its files say tie_word_embeddings: false, by
+// which earlier versions do not, and as the models were trained.
+inline constexpr Family kUmt5 =
+    t5_like("umt5", "gated-gelu", kUmt5Encoder, true,
+            with_bias_of_layers(kT5DecoderNames,
+                                "decoder.block.#.layer.0.SelfAttention.relative_attention_bias"));
 
 }  // namespace multihead::models

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/error/error.h"
@@ -18,20 +19,18 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// The settings of generation, of which generation_config.json has newer values than config.json.
+// Settings with ids of tokens, behind a prefix.
 class Settings {
  public:
-  Settings(const Config& config, int64_t vocabulary) : config_(config), vocabulary_(vocabulary) {}
+  Settings(const Config& config, std::string prefix, int64_t vocabulary)
+      : config_(config), prefix_(std::move(prefix)), vocabulary_(vocabulary) {}
 
   // The ids below a name: one, or a list of them. null and negative numbers are none.
   Status ids(const std::string& name, std::vector<int32_t>& list) const {
-    for (const char* const file : {"generation_config.json/", ""}) {
-      const std::string path = file + name;
-      MULTIHEAD_TRY(add(path, list));
-      for (size_t at = 0; config_.contains(path + "." + std::to_string(at)); ++at) {
-        MULTIHEAD_TRY(add(path + "." + std::to_string(at), list));
-      }
-      if (!list.empty()) return {};
+    const std::string path = prefix_ + name;
+    MULTIHEAD_TRY(add(path, list));
+    for (size_t at = 0; config_.contains(path + "." + std::to_string(at)); ++at) {
+      MULTIHEAD_TRY(add(path + "." + std::to_string(at), list));
     }
     return {};
   }
@@ -60,33 +59,63 @@ class Settings {
   }
 
   const Config& config_;
+  std::string prefix_;
   int64_t vocabulary_;
 };
 
 }  // namespace
 
-Status read_token_rules(const Config& config, int64_t vocabulary, int32_t& decoder_start,
-                        TokenRules& rules) {
-  const Settings settings(config, vocabulary);
-  std::optional<int32_t> start, bos;
-  MULTIHEAD_TRY(settings.id("decoder_start_token_id", start));
-  MULTIHEAD_TRY(settings.id("bos_token_id", bos));
-  decoder_start = start ? *start : bos.value_or(-1);
+Status read_generation(const Config& config, Architecture& a) {
+  // As transformers, which reads config.json for it only if the other file is missing.
+  std::string prefix = "generation_config.json/";
+  if (!ConfigReader(config, prefix).has_members()) prefix.clear();
+  const Settings settings(config, prefix, a.vocabulary), of_model(config, "", a.vocabulary);
+  if (a.family->encoder != nullptr) {
+    std::optional<int32_t> start;
+    MULTIHEAD_TRY(settings.id("decoder_start_token_id", start));
+    if (!start) MULTIHEAD_TRY(of_model.id("decoder_start_token_id", start));
+    if (!start) MULTIHEAD_TRY(settings.id("bos_token_id", start));
+    if (!start) MULTIHEAD_TRY(of_model.id("bos_token_id", start));
+    a.decoder_start = start.value_or(-1);
+  }
+  TokenRules& rules = a.rules;
   MULTIHEAD_TRY(settings.id("forced_bos_token_id", rules.forced_bos));
   MULTIHEAD_TRY(settings.id("forced_eos_token_id", rules.forced_eos));
   MULTIHEAD_TRY(settings.ids("suppress_tokens", rules.suppress));
   MULTIHEAD_TRY(settings.ids("begin_suppress_tokens", rules.begin_suppress));
-  std::vector<int32_t> ends;
-  MULTIHEAD_TRY(settings.ids("eos_token_id", ends));
   for (size_t at = 0;; ++at) {
     std::vector<int32_t> word;
     MULTIHEAD_TRY(settings.ids("bad_words_ids." + std::to_string(at), word));
-    if (word.empty()) return {};
+    if (word.empty()) break;
     // As in transformers, a text may always end.
-    const bool is_end =
-        word.size() == 1 && std::find(ends.begin(), ends.end(), word.front()) != ends.end();
+    const bool is_end = word.size() == 1 && std::find(a.end_ids.begin(), a.end_ids.end(),
+                                                      word.front()) != a.end_ids.end();
     if (!is_end) rules.bad_words.push_back(word);
   }
+  ConfigReader reader(config, prefix);
+  const auto number = [&](const char* name, double absent, double least) {
+    return reader.has(name) ? reader.number(name, absent, {.least = least}) : absent;
+  };
+  const auto count = [&](const char* name) {
+    return static_cast<int64_t>(std::min(number(name, 0, 0), static_cast<double>(kMostRows)));
+  };
+  rules.no_repeat_ngram_size = count("no_repeat_ngram_size");
+  rules.encoder_no_repeat_ngram_size = count("encoder_no_repeat_ngram_size");
+  rules.min_length = count("min_length");
+  rules.min_new_tokens = count("min_new_tokens");
+  GenerationDefaults& defaults = a.generation;
+  defaults.max_new_tokens = count("max_new_tokens");
+  defaults.max_length = count("max_length");
+  defaults.num_beams = std::max<int64_t>(1, count("num_beams"));
+  defaults.length_penalty = static_cast<float>(number("length_penalty", 1, -kMostNumber));
+  defaults.repetition_penalty = static_cast<float>(number("repetition_penalty", 1, 1e-30));
+  const ConfigValue* const stopping = reader.find("early_stopping");
+  if (stopping != nullptr && stopping->text == "never") {
+    defaults.early_stopping = EarlyStopping::kNever;
+  } else if (reader.flag("early_stopping", false)) {
+    defaults.early_stopping = EarlyStopping::kFirstFull;
+  }
+  return reader.status();
 }
 
 Status check_rules(const TokenRules& rules, int64_t vocabulary) {
@@ -105,6 +134,13 @@ Status check_rules(const TokenRules& rules, int64_t vocabulary) {
   for (const std::vector<int32_t>& word : rules.bad_words) {
     if (word.empty()) return {StatusCode::kOption, "bad_words", "tokens in each", "none in one"};
     MULTIHEAD_TRY(check("bad_words", word));
+  }
+  for (const auto& [name, value] :
+       {std::pair{"no_repeat_ngram_size", rules.no_repeat_ngram_size},
+        {"encoder_no_repeat_ngram_size", rules.encoder_no_repeat_ngram_size},
+        {"min_length", rules.min_length},
+        {"min_new_tokens", rules.min_new_tokens}}) {
+    if (value < 0) return {StatusCode::kOption, name, "0 or more", std::to_string(value)};
   }
   return {};
 }
@@ -125,22 +161,40 @@ void penalize(std::span<const int32_t> before, float penalty, std::vector<bool>&
 void apply_rules(const TokenRules& rules, std::span<const int32_t> before, int64_t begin,
                  int64_t end, std::span<float> logits) {
   const auto length = static_cast<int64_t>(before.size());
-  const auto never = [&](int32_t id) { logits[static_cast<size_t>(id)] = kNever; };
+  // Ends and tokens of the encoder may be none of this vocabulary.
+  const auto never = [&](int32_t id) {
+    if (id >= 0 && static_cast<size_t>(id) < logits.size())
+      logits[static_cast<size_t>(id)] = kNever;
+  };
   const auto always = [&](int32_t id) {
     std::fill(logits.begin(), logits.end(), kNever);
     logits[static_cast<size_t>(id)] = 0.0F;
   };
+  const auto ends_with = [&](const int32_t* first, const int32_t* end) {
+    return static_cast<size_t>(end - first) <= before.size() &&
+           std::equal(first, end, before.end() - (end - first));
+  };
+  // Forbids what would complete a sequence of n tokens that `text` has.
+  const auto never_again = [&](std::span<const int32_t> text, int64_t n) {
+    for (int64_t at = 0; n > 0 && at + n <= static_cast<int64_t>(text.size()); ++at) {
+      const int32_t* const last = text.data() + at + n - 1;
+      if (ends_with(text.data() + at, last)) never(*last);
+    }
+  };
+  never_again(before, rules.no_repeat_ngram_size);
+  never_again(rules.source, rules.encoder_no_repeat_ngram_size);
+  for (const std::vector<int32_t>& word : rules.bad_words) {
+    // In transformers only words count that are not longer than the text.
+    if (word.size() > std::max<size_t>(1, before.size())) continue;
+    if (ends_with(word.data(), word.data() + word.size() - 1)) never(word.back());
+  }
+  const bool is_short =
+      rules.min_new_tokens > 0 ? length < begin + rules.min_new_tokens : length < rules.min_length;
+  if (is_short) std::for_each(rules.ends.begin(), rules.ends.end(), never);
   std::for_each(rules.suppress.begin(), rules.suppress.end(), never);
   const bool after_forced = begin <= 1 && rules.forced_bos.has_value();
   if (length == begin + (after_forced ? 1 : 0)) {
     std::for_each(rules.begin_suppress.begin(), rules.begin_suppress.end(), never);
-  }
-  for (const std::vector<int32_t>& word : rules.bad_words) {
-    const size_t first = word.size() - 1;
-    if (first > before.size()) continue;
-    if (std::equal(word.begin(), word.end() - 1, before.end() - static_cast<int64_t>(first))) {
-      never(word.back());
-    }
   }
   if (rules.forced_bos && length == 1) always(*rules.forced_bos);
   if (rules.forced_eos && end > 0 && length == end - 1) always(*rules.forced_eos);

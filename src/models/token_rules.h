@@ -5,15 +5,15 @@
 #include <span>
 #include <vector>
 
+#include "models/architecture.h"
 #include "multihead/models.h"
 #include "multihead/status.h"
 
 namespace multihead::models {
 
-// Reads the rules and the decoder's first token, of generation_config.json, else of config.json.
-// Errors: kOption, naming a setting that is no list of token ids.
-Status read_token_rules(const Config& config, int64_t vocabulary, int32_t& decoder_start,
-                        TokenRules& rules);
+// Reads rules, defaults and the decoder's first token. Errors: kOption, naming a setting that is no
+// number, or no list of token ids.
+Status read_generation(const Config& config, Architecture& architecture);
 
 // kOption, naming the rule, unless all its tokens are below `vocabulary`.
 Status check_rules(const TokenRules& rules, int64_t vocabulary);

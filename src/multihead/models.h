@@ -8,8 +8,9 @@
 /// ernie4_5, helium, seed_oss, exaone4, hunyuan_v1_dense, arcee, nanochat; and as the text parts of
 /// gemma3, qwen2_vl, qwen2_5_vl, qwen3_vl, mistral3, idefics3, smolvlm, llava, llava_next.
 /// Encoders: bert, roberta, xlm-roberta, camembert, distilbert, albert, electra, mpnet, deberta-v2,
-/// modernbert, nomic_bert, new, eurobert, esm, vit, dinov2, dinov2_with_registers, and the towers
-/// of clip and siglip. With an encoder and a decoder: t5, mt5, bart, mbart, marian, m2m_100.
+/// modernbert, nomic_bert, new, eurobert, esm, vit, deit, dinov2, dinov2_with_registers, and the
+/// towers of clip and siglip. With an encoder and a decoder: t5, mt5, umt5, bart, mbart, marian,
+/// m2m_100.
 /// Definitions: the transformers library 5.12; configurations of its versions 4 and 5 are read.
 #pragma once
 
@@ -98,14 +99,42 @@ enum class Pooling : uint8_t {
   kPooler,          ///< pooler_output
 };
 
-/// Which tokens a generation may not choose, or must. "First" is the token after the decoder's
-/// start. Definitions: transformers, generation/logits_process.py.
+/// Which tokens a generation may not choose, or must. "First" is the token after the prompt or the
+/// decoder's start. Definitions: transformers, generation/logits_process.py.
 struct TokenRules {
   std::optional<int32_t> forced_bos = {};    ///< the second token of the decoder is this one
   std::optional<int32_t> forced_eos = {};    ///< the last of max_new_tokens is this one
   std::vector<int32_t> suppress = {};        ///< never chosen
   std::vector<int32_t> begin_suppress = {};  ///< not the first one, after a forced_bos
   std::vector<std::vector<int32_t>> bad_words = {};  ///< sequences whose last token is not chosen
+  /// No sequence of so many tokens occurs twice, those of the prompt included; 0: any may.
+  int64_t no_repeat_ngram_size = 0;
+  int64_t encoder_no_repeat_ngram_size = 0;  ///< nor one that `source` has
+  /// The fewest tokens, those of the prompt or the decoder's start included: `ends` are not chosen
+  /// before. min_new_tokens counts new ones only, and takes its place unless it is 0.
+  int64_t min_length = 0, min_new_tokens = 0;
+  /// generate() and BeamSearch take their stop ids and what they read as `ends` and `source`.
+  std::vector<int32_t> ends = {}, source = {};
+};
+
+/// When a search with beams ends, after as many sequences have ended as there are beams.
+enum class EarlyStopping : uint8_t {
+  kEstimate,   ///< when no running beam would be better if it ended now
+  kFirstFull,  ///< at once
+  /// when no running beam can become better: with a length_penalty above 0, if it ended with
+  /// max_new_tokens
+  kNever,
+};
+
+/// What a generation does unless its options say otherwise: generation_config.json, or config.json
+/// if there is none.
+struct GenerationDefaults {
+  /// 0: none. They end the text of an encoder–decoder model only; max_length counts its start.
+  int64_t max_new_tokens = 0, max_length = 0;
+  int64_t num_beams = 1;                                    ///< GenerateOptions::num_beams
+  float length_penalty = 1.0F;                              ///< likewise
+  EarlyStopping early_stopping = EarlyStopping::kEstimate;  ///< likewise
+  float repetition_penalty = 1.0F;                          ///< of SamplingOptions
 };
 
 /// The properties of a model. An encoder–decoder model gives the properties of its decoder.
@@ -143,7 +172,8 @@ struct ModelInfo {
   std::vector<int32_t> end_ids = {};
   bool has_encoder = false;    ///< an encoder–decoder model: see Model::encoder()
   int32_t decoder_start = -1;  ///< the decoder's first token, decoder_start_token_id; -1: none
-  TokenRules rules = {};       ///< of an encoder–decoder model's generation_config.json
+  TokenRules rules = {};       ///< of a causal model's generation_config.json
+  GenerationDefaults generation = {};  ///< likewise
 };
 
 /// Inputs of a call: a batch of sequences of equal length N, row-major.
@@ -380,8 +410,8 @@ struct SamplingOptions {
   int64_t top_k = 0;   ///< only the k likeliest tokens, and those equal to the last; 0: all
   float top_p = 1.0F;  ///< only the likeliest tokens whose probabilities first sum to p or more
   /// Logits of tokens that occurred are divided by it if positive, else multiplied
-  /// (arXiv:1909.05858); 1: none.
-  float repetition_penalty = 1.0F;
+  /// (arXiv:1909.05858); 1: none. Default: GenerationDefaults of generate(), 1 of a Sampler.
+  std::optional<float> repetition_penalty = {};
   uint64_t seed = 0;  ///< of the random numbers; the same seed gives the same tokens
 };
 
@@ -408,18 +438,10 @@ class Sampler {
   std::vector<bool> seen_;
 };
 
-/// When a search with beams ends, after as many sequences have ended as there are beams.
-enum class EarlyStopping : uint8_t {
-  kEstimate,   ///< when no running beam would be better if it ended now
-  kFirstFull,  ///< at once
-  /// when no running beam can become better: with a length_penalty above 0, if it ended with
-  /// max_new_tokens
-  kNever,
-};
-
 /// Options of generate().
 struct GenerateOptions {
-  int64_t max_new_tokens = 128;                       ///< most tokens
+  /// Most tokens. Default: what GenerationDefaults say of an encoder–decoder model; else 128.
+  std::optional<int64_t> max_new_tokens = {};
   SamplingOptions sampling = {};                      ///< how tokens are chosen
   std::optional<std::vector<int32_t>> stop_ids = {};  ///< default: ModelInfo::end_ids
   DType cache_type = DType::kF32;                     ///< type of the cached keys and values
@@ -439,11 +461,12 @@ struct GenerateOptions {
   int64_t* accepted = nullptr;          ///< number of tokens that were so chosen; optional
   /// Sequences that are searched side by side for the likeliest one; at most 64. With more than
   /// one, sampling.temperature must be 0, and the tokens are given out when the search has ended.
-  int64_t num_beams = 1;
+  /// Default: GenerationDefaults, but 1 beside options that are not for beams.
+  std::optional<int64_t> num_beams = {};
   /// The log-probability of a sequence that has ended is divided by (its new
-  /// tokens)^length_penalty.
-  float length_penalty = 1.0F;
-  EarlyStopping early_stopping = EarlyStopping::kEstimate;  ///< when the search with beams ends
+  /// tokens)^length_penalty. Default: GenerationDefaults.
+  std::optional<float> length_penalty = {};
+  std::optional<EarlyStopping> early_stopping = {};  ///< default: GenerationDefaults
   // The rest is for encoder–decoder models.
   std::vector<Edit> source_edits = {};  ///< as ModelInputs::source_edits
   /// Tokens that the decoder begins with; none: ModelInfo::decoder_start.

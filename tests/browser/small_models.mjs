@@ -7,7 +7,9 @@ const golden = fileURLToPath(new URL('../conformance/models/', import.meta.url))
 
 /** The files of a golden model that a visitor would have, by name. */
 export function goldenFiles(name) {
-  const names = readdirSync(golden + name).filter((file) => file === 'config.json' || /^model.*\.(safetensors|index\.json)$/.test(file));
+  const names = readdirSync(golden + name).filter(
+    (file) => /^(preprocessor_)?config\.json$/.test(file) || /^model.*\.(safetensors|index\.json)$/.test(file),
+  );
   return Object.fromEntries(names.map((file) => [file, readFileSync(`${golden}${name}/${file}`)]));
 }
 

@@ -132,6 +132,7 @@ const wrapped = async (on, { r, worst }) => {
   const strides = [rows * row, width, row, 1];
   for (const dtype of ['f32', 'f16']) {
     const bytes = dtype === 'f32' ? 4 : 2;
+    on.poison();
     const length = Math.ceil((batch * rows * row * bytes) / 256) * 256;
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
     const buffer = gpu.device.createBuffer({ size: 3 * length, usage });

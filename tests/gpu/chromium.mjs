@@ -23,7 +23,7 @@ export const whyNoChromium = () => findChromium().reason;
 async function scriptOf() {
   const bundle = await rolldown({
     input: join(ROOT, 'tests', 'gpu', 'page.mjs'),
-    external: ['/dist/index.js'],
+    external: ['/dist/index.js', '/dist/models.js'],
     resolve: { extensionAlias: { '.js': ['.ts', '.js'] }, alias: { multihead: '/dist/index.js' } },
     plugins: [nodeless],
     transform: { define: { 'process.env': '{}' } },

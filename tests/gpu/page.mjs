@@ -4,6 +4,7 @@ import { load } from '/dist/index.js';
 import { otherCalls } from './calls.mjs';
 import { POISON } from './compare.mjs';
 import { goldenCases } from './golden_cases.mjs';
+import { modelTests } from './models.mjs';
 import { randomCases } from './random_calls.mjs';
 
 /** @type {Promise<import('multihead').Multihead>} */
@@ -72,7 +73,7 @@ const golden = {
 };
 
 /** name, kind of device, thorough: not in a quick run, run() which may return a note. */
-const tests = [...randomCases, ...otherCalls, golden];
+const tests = [...randomCases, ...otherCalls, golden, ...modelTests];
 
 globalThis.tests = {
   async conformance(manifests) {

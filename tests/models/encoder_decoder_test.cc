@@ -36,8 +36,9 @@ using models::Site;
 using models::TokenRules;
 using testing::open_golden;
 
-constexpr const char* kBoth[] = {
-    "t5_seq2seq", "t5_gated_seq2seq", "mt5", "marian", "marian_two", "bart", "mbart", "m2m_100"};
+constexpr const char* kBoth[] = {"t5_seq2seq", "t5_gated_seq2seq", "mt5",  "umt5",
+                                 "marian",     "marian_two",       "bart", "mbart",
+                                 "m2m_100"};
 
 std::vector<int32_t> random_ids(const models::ModelInfo& info, int64_t count, uint64_t seed) {
   testing::Random random(seed);
@@ -125,7 +126,7 @@ TEST(EncoderDecoder, CrossAttentionFollowsFromItsParts) {
     const auto n = static_cast<size_t>(given.count()),
                s = static_cast<size_t>(given.source_count());
     const auto heads = static_cast<size_t>(info.num_heads), d = static_cast<size_t>(info.head_dim);
-    const bool is_t5 = info.model_type == "t5" || info.model_type == "mt5";
+    const bool is_t5 = info.model_type.ends_with("t5");
     const double scale = is_t5 ? 1.0 : 1.0 / std::sqrt(static_cast<double>(d));
     for (int64_t layer = 0; layer < info.num_layers; ++layer) {
       const auto of = [&](Site site) { return captured(given, site, layer, context).data; };
@@ -510,12 +511,29 @@ TEST(TokenRules, AreThoseOfTransformers) {
   EXPECT_EQ(chosen({.bad_words = {{3, 2, 1}}}, {0, 3, 2}, 1, 0), 2);
   EXPECT_EQ(chosen({.bad_words = {{3, 2, 1}}}, {0, 2}, 1, 0), 1);
   EXPECT_EQ(chosen({.bad_words = {{3, 2, 1}}}, {2}, 1, 0), 1);
+  // A word that is longer than the text does not count.
+  EXPECT_EQ(chosen({.bad_words = {{3, 2, 1}}}, {3, 2}, 1, 0), 1);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 1}, {1, 2}, 1, 0), 3);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 2}, {3, 1, 3, 2, 3}, 1, 0), 3);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 2}, {3, 1, 2}, 1, 0), 1);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 3}, {3, 2, 1, 3, 2}, 1, 0), 2);
+  EXPECT_EQ(chosen({.no_repeat_ngram_size = 3}, {2}, 1, 0), 1);
+  EXPECT_EQ(chosen({.encoder_no_repeat_ngram_size = 2, .source = {0, 1, 9}}, {0}, 1, 0), 2);
+  EXPECT_EQ(chosen({.encoder_no_repeat_ngram_size = 2, .source = {0, 9}}, {0}, 1, 0), 1);
+  EXPECT_EQ(chosen({.encoder_no_repeat_ngram_size = 3, .source = {0, 1, 2}}, {0}, 1, 0), 1);
+  // The start counts for min_length, and not for min_new_tokens.
+  EXPECT_EQ(chosen({.min_length = 2, .ends = {1, 9}}, {0}, 1, 0), 2);
+  EXPECT_EQ(chosen({.min_length = 2, .ends = {1}}, {0, 2}, 1, 0), 1);
+  EXPECT_EQ(chosen({.min_length = 9, .min_new_tokens = 2, .ends = {1}}, {0, 2}, 1, 0), 2);
+  EXPECT_EQ(chosen({.min_length = 9, .min_new_tokens = 2, .ends = {1}}, {0, 2, 2}, 1, 0), 1);
   Sampler wrong({}, {.suppress = {5}});
   std::vector<float> logits(5);
   int32_t token = 0;
   EXPECT_EQ(wrong.choose({logits.data(), {5}}, {}, token).argument(), "suppress");
   Sampler none({}, {.suppress = {0, 1, 2, 3, 4}});
   EXPECT_EQ(none.choose({logits.data(), {5}}, {}, token).argument(), "logits");
+  Sampler negative({}, {.min_length = -1});
+  EXPECT_EQ(negative.choose({logits.data(), {5}}, {}, token).argument(), "min_length");
 }
 
 TEST(TokenRules, AreReadFromTheFolder) {
@@ -541,6 +559,14 @@ TEST(TokenRules, AreReadFromTheFolder) {
   EXPECT_EQ(rules_with({{"suppress_tokens.0", 80}}).argument(), "config.json: suppress_tokens.0");
   EXPECT_EQ(rules_with({{"generation_config.json/forced_bos_token_id", 1.5}}).argument(),
             "generation_config.json: forced_bos_token_id");
+  // Beside that file, config.json has no rules.
+  EXPECT_EQ(rules_with({{"suppress_tokens.0", 80}, {"generation_config.json/pad_token_id", 1}})
+                .argument(),
+            "weights");
+  for (const char* const name : {"no_repeat_ngram_size", "min_length", "num_beams", "max_length"}) {
+    EXPECT_EQ(rules_with({{name, -1}}).argument(), "config.json: " + std::string(name));
+  }
+  EXPECT_EQ(rules_with({{"repetition_penalty", 0}}).argument(), "config.json: repetition_penalty");
 }
 
 // ---- Generation. ----

@@ -7,12 +7,14 @@ import { linesOf } from './output.js';
 import { type Opened, readInputs, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
 
 export const runOptions = {
-  maxNewTokens: count('most new tokens; default 128, or as many as the model has room for'),
+  maxNewTokens: count("most new tokens; default 128, or the folder's of a model with an encoder, or as many as the model has room for"),
   temperature: number('0, the default: always the likeliest token; else logits are divided by X', '0 or more', (value) => value >= 0),
   topK: count('draws only from the N likeliest tokens; default 0, all'),
   topP: number('draws only from the likeliest tokens that sum to X; default 1', 'more than 0, at most 1', (value) => value > 0 && value <= 1),
-  repetitionPenalty: number('divides the logits of tokens that occurred; default 1, none', 'more than 0', (value) => value > 0),
-  numBeams: count('with more than 1, searches for the likeliest text with N beams'),
+  repetitionPenalty: number("divides the logits of tokens that occurred; default: the folder's, or 1, none", 'more than 0', (value) => value > 0),
+  numBeams: count("with more than 1, searches for the likeliest text with N beams; default: the folder's, or 1"),
+  noRepeatNgramSize: count("no sequence of N tokens occurs twice; default: the folder's, or 0, any may"),
+  minNewTokens: count("no end before N new tokens; default: the folder's, or 0"),
   forcedBos: count("the second token of a decoder with an encoder, such as a language's"),
   seed: count('seed of the random numbers; default 0'),
   stop: texts('a text that ends the generation; may be given several times'),

@@ -24,6 +24,7 @@ const generateNames = {
   ...{ seed: plain, stop: plain, cacheType: plain, topTokens: plain, headScales: plain, edits: plain, addSpecialTokens: plain, signal: plain },
   ...{ forcedBos: plain, forcedEos: plain, suppress: plain, beginSuppress: plain, badWords: plain, decoderInput: plain, encoderEdits: plain },
   ...{ numBeams: plain, lengthPenalty: plain, earlyStopping: plain },
+  ...{ noRepeatNgramSize: plain, encoderNoRepeatNgramSize: plain, minNewTokens: plain },
   ...{ logitsProcessor: plain, promptLookupNumTokens: plain, maxMatchingNgramSize: plain, prefix: plain },
 } satisfies Names<GenerateOptions>;
 
@@ -87,12 +88,13 @@ function checkStop(value: unknown): { texts: string[]; ids: number[] } {
 }
 
 /** The options of a search with beams; undefined without. Throws `E_OPTION`. */
-function readBeams({ numBeams = 1, lengthPenalty, earlyStopping, temperature = 0, topTokens = 0, ...options }: GenerateOptions) {
-  const { logitsProcessor, promptLookupNumTokens, prefix } = options;
-  const count = checkCount(numBeams, 'numBeams');
+function readBeams({ lengthPenalty, earlyStopping, temperature = 0, topTokens = 0, ...options }: GenerateOptions, { generation }: ModelInfo) {
+  const { numBeams, logitsProcessor, promptLookupNumTokens, prefix } = options;
+  const isAlone = temperature !== 0 || topTokens !== 0 || logitsProcessor || promptLookupNumTokens || prefix;
+  const count = checkCount(numBeams ?? (isAlone ? 1 : generation.numBeams), 'numBeams');
   if (count > mostBeams) throw optionError('numBeams', `1 to ${mostBeams}`, String(count));
-  const penalty = checkWithin(lengthPenalty ?? 1, 'lengthPenalty', 'a finite number', () => true);
-  const stopping = earlyStopping ?? false;
+  const penalty = checkWithin(lengthPenalty ?? generation.lengthPenalty, 'lengthPenalty', 'a finite number', () => true);
+  const stopping = earlyStopping ?? generation.earlyStopping;
   if (typeof stopping !== 'boolean' && stopping !== 'never') throw optionError('earlyStopping', "a boolean or 'never'", describe(stopping));
   if (count === 1) return undefined;
   if (temperature !== 0) throw optionError('temperature', '0 with beams', String(temperature));
@@ -126,7 +128,12 @@ function readRules({ rules, vocabSize }: ModelInfo, given: GenerateOptions): Tok
     if (tokens.length > 0) return tokens;
     throw optionError(`badWords[${at}]`, 'one token id or more', 'none');
   });
-  return { forcedBos: forced('forcedBos'), forcedEos: forced('forcedEos'), suppress: ids('suppress'), beginSuppress: ids('beginSuppress'), badWords };
+  const count = (name: 'noRepeatNgramSize' | 'encoderNoRepeatNgramSize' | 'minNewTokens'): number => checkCount(given[name] ?? rules[name], name, 0);
+  return {
+    ...{ forcedBos: forced('forcedBos'), forcedEos: forced('forcedEos'), suppress: ids('suppress'), beginSuppress: ids('beginSuppress'), badWords },
+    ...{ noRepeatNgramSize: count('noRepeatNgramSize'), encoderNoRepeatNgramSize: count('encoderNoRepeatNgramSize') },
+    ...{ minNewTokens: count('minNewTokens'), minLength: given.minNewTokens === undefined ? rules.minLength : 0 },
+  };
 }
 
 function entriesOfList(value: unknown, argument: string): unknown[] {
@@ -149,18 +156,18 @@ export function generate(
   const stop = checkStop(options.stop);
   const cache = dtypes[checkChoice(options.cacheType ?? 'f32', namesOf(dtypes), 'cacheType')];
   const topTokens = checkTopTokens(options.topTokens ?? 0);
-  const asked = checkMost(options.maxNewTokens ?? 128);
+  const asked = options.maxNewTokens === undefined ? undefined : checkMost(options.maxNewTokens);
   const headScales = checkScales(options.headScales, info.numLayers * info.numHeads);
   const edits = readEdits(options.edits, engine);
   checkParts(edits, info, undefined);
   const rules = readRules(info, options);
-  const search = readBeams(options);
+  const search = readBeams(options, info);
   const lookup = readLookup(options);
   const { logitsProcessor } = options;
   if (logitsProcessor !== undefined && typeof logitsProcessor !== 'function')
     throw optionError('logitsProcessor', 'a function', describe(logitsProcessor));
   const prefix = prefixOf(options, engine);
-  const { encoder } = info;
+  const { encoder, generation: defaults } = info;
   for (const name of ['decoderInput', 'encoderEdits'] as const) {
     if (encoder === undefined && options[name] !== undefined) throw optionError(name, `none for ${info.modelType}`, describe(options[name]));
   }
@@ -172,7 +179,12 @@ export function generate(
     temperature: checkWithin(options.temperature ?? 0, 'temperature', 'a finite number from 0 on', (value) => value >= 0),
     topK: checkCount(options.topK ?? 0, 'topK', 0),
     topP: checkWithin(options.topP ?? 1, 'topP', 'more than 0, at most 1', (value) => value > 0 && value <= 1),
-    repetitionPenalty: checkWithin(options.repetitionPenalty ?? 1, 'repetitionPenalty', 'a finite number above 0', (value) => value > 0),
+    repetitionPenalty: checkWithin(
+      options.repetitionPenalty ?? defaults.repetitionPenalty,
+      'repetitionPenalty',
+      'a finite number above 0',
+      (value) => value > 0,
+    ),
     seed: checkSeed(options.seed ?? 0),
   };
   if (info.output !== 'languageModel' || !info.causal) {
@@ -197,7 +209,8 @@ export function generate(
     const ids = decoderIds === undefined ? read : await decoderIds(tokenizer);
     checkTokens(ids.length, info.maxTokens, 'decoderInput');
     // The last token needs no place in the session.
-    const most = Math.min(asked, info.maxTokens > 0 ? info.maxTokens - ids.length + 1 : Infinity);
+    const ofFolder = encoder && (defaults.maxNewTokens || (defaults.maxLength && Math.max(1, defaults.maxLength - ids.length)));
+    const most = Math.min(asked ?? (ofFolder || 128), info.maxTokens > 0 ? info.maxTokens - ids.length + 1 : Infinity);
     if (most === 0) return;
 
     const ends = new Set([...info.endIds, ...stop.ids]);
@@ -205,7 +218,8 @@ export function generate(
     const stops = new StopTexts(stop.texts);
     const capacity = Math.min(ids.length + most - 1, mostTokens) as Count;
     const end = Math.min(ids.length + most, mostTokens);
-    const settings = { prompt: ids, capacity, cache, sampling, headScales, edits, topTokens, rules: numbersOf(rules), end, source, sourceEdits };
+    const numbers = numbersOf(rules, ends, rules.encoderNoRepeatNgramSize > 0 ? read : []);
+    const settings = { prompt: ids, capacity, cache, sampling, headScales, edits, topTokens, rules: numbers, end, source, sourceEdits };
     const beams = search && { ...search, stops: Int32Array.from(ends), most: end - ids.length };
     engine.assertLive();
     const alone = engine.generation({ ...settings, beams, lookup, prefix: prefix?.(ids) });

@@ -101,8 +101,9 @@ export class OpenedModel implements Model {
   constructor(engine: ModelEngine, parts: ModelParts, vision?: Model) {
     makeDisposable(OpenedModel);
     this.encoder = engine.encoder && new OpenedModel(engine.encoder, parts);
-    const { endIds, rules, ...rest } = engine.info;
-    this.info = Object.freeze({ ...rest, endIds: Object.freeze([...endIds]), rules: Object.freeze(rules), encoder: this.encoder?.info });
+    const { endIds, rules, generation, ...rest } = engine.info;
+    const frozen = { endIds: Object.freeze([...endIds]), rules: Object.freeze(rules), generation: Object.freeze(generation) };
+    this.info = Object.freeze({ ...rest, ...frozen, encoder: this.encoder?.info });
     const { output, numLabels } = engine.info;
     this.labels = Object.freeze(output === 'questionAnswering' ? ['start', 'end'] : [...parts.labelsOf(numLabels)]);
     this.#engine = engine;
@@ -120,6 +121,10 @@ export class OpenedModel implements Model {
 
   get workers(): number {
     return this.#engine.workers;
+  }
+
+  get device(): string {
+    return this.#engine.device;
   }
 
   get disposed(): boolean {

@@ -10,12 +10,10 @@ import type { ChatInput, GenerateOptions, Prefix, PrefixOptions } from '../types
 import type { Count } from '../types/wire.js';
 import { checkChat, encodePrompt, isChat } from './chat.js';
 import type { GenerationSettings, ModelEngine, SteppedGeneration } from './core/engine.js';
-import { numbersOf } from './core/rules.js';
 import { checkIds, checkScales, checkTokens } from './inputs.js';
 import type { ModelParts } from './parts.js';
 
 const prefixNames = { cacheType: plain, headScales: plain, addSpecialTokens: plain, signal: plain } satisfies Names<PrefixOptions>;
-const noRules = { suppress: [], beginSuppress: [], badWords: [], forcedBos: undefined, forcedEos: undefined };
 
 /** The prefix of a call's options, as a function of its prompt. Throws `E_OPTION`; the function also `E_DISPOSED`. */
 export let prefixOf: (options: GenerateOptions, engine: ModelEngine) => ((prompt: Int32Array) => GenerationSettings['prefix']) | undefined;
@@ -96,7 +94,7 @@ export async function makePrefix(engine: ModelEngine, parts: ModelParts, prompt:
     headScales,
     edits: [],
     topTokens: 0,
-    rules: numbersOf(noRules),
+    rules: [],
     end: 0,
   };
   const generation = engine.generation(settings) as SteppedGeneration;

@@ -147,6 +147,13 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    */
   readonly workers?: number | 'all' | undefined;
   /**
+   * `'gpu'` computes the layers on the browser's GPU by WebGPU: the matrices go there while they are read, and caches of
+   * generations live there. Models with images or with encoder and decoder, DeBERTa, CLIP's texts and heads wider than 256 are an
+   * `E_OPTION` that says why, as are edits of scores and pattern, beams, prompt lookup, prefixes, analyses and training. `'auto'` takes the GPU for models that it computes,
+   * unless there is none or it is a software one, and else the CPU. Not with `workers`. Default `'cpu'`.
+   */
+  readonly device?: 'cpu' | 'gpu' | 'auto' | undefined;
+  /**
    * Makes a new worker each time that one is needed; only with `workers`. Use it where the Content-Security-Policy
    * requires Trusted Types, or where a bundler or Electron starts workers in another way. The worker must run the script
    * `multihead/models_worker.js` of the package, which is both a module and a classic script; another script never
@@ -177,6 +184,30 @@ export interface TokenRules {
   readonly beginSuppress: readonly number[];
   /** Sequences whose last token is not chosen. */
   readonly badWords: readonly (readonly number[])[];
+  /** No sequence of so many tokens occurs twice, those of the prompt included; 0: any may. */
+  readonly noRepeatNgramSize: number;
+  /** Nor one that the prompt, or what the encoder reads, has; 0: any may. */
+  readonly encoderNoRepeatNgramSize: number;
+  /** The fewest tokens before one that ends the text, those of the prompt or of the decoder's start included. */
+  readonly minLength: number;
+  /** The fewest new tokens before one that ends the text; counts in place of `minLength` unless it is 0. */
+  readonly minNewTokens: number;
+}
+
+/** What a generation does unless its options say otherwise. */
+export interface GenerationDefaults {
+  /** Most new tokens, of an encoder–decoder model only; 0: none. */
+  readonly maxNewTokens: number;
+  /** Without `maxNewTokens`: most tokens, those of the decoder's start included; 0: none. */
+  readonly maxLength: number;
+  /** Number of beams. */
+  readonly numBeams: number;
+  /** As the option. */
+  readonly lengthPenalty: number;
+  /** As the option. */
+  readonly earlyStopping: boolean | 'never';
+  /** As the option. */
+  readonly repetitionPenalty: number;
 }
 
 /** The properties of a model. An encoder–decoder model gives the properties of its decoder. */
@@ -244,8 +275,10 @@ export interface ModelInfo {
   readonly encoder: ModelInfo | undefined;
   /** The first token of a decoder with an encoder, `decoder_start_token_id`; undefined without one. */
   readonly decoderStart: number | undefined;
-  /** Of an encoder–decoder model's generation_config.json; no rules for others. */
+  /** Of a causal model's generation_config.json, or of config.json if there is none; no rules for others. */
   readonly rules: TokenRules;
+  /** Likewise. */
+  readonly generation: GenerationDefaults;
 }
 
 /**
@@ -279,8 +312,8 @@ export interface Prefix {
 /** Options of {@link Model.generate}. */
 export interface GenerateOptions extends EncodeOptions {
   /**
-   * Most new tokens, a whole number or Infinity; default 128. The model ends the text with the token after its last
-   * position, and memory grows with the tokens.
+   * Most new tokens, a whole number or Infinity; default 128, or what {@link ModelInfo.generation} says of an encoder–decoder model.
+   * The model ends the text with the token after its last position, and memory grows with the tokens.
    */
   readonly maxNewTokens?: number | undefined;
   /** Default 0: always the likeliest token. Else logits are divided by it, and a token is drawn. */
@@ -290,8 +323,8 @@ export interface GenerateOptions extends EncodeOptions {
   /** Draws only from the likeliest tokens whose probabilities first sum to p or more; default 1. */
   readonly topP?: number | undefined;
   /**
-   * Logits of tokens that occurred are divided by it if positive, else multiplied (arXiv:1909.05858); default 1,
-   * none.
+   * Logits of tokens that occurred are divided by it if positive, else multiplied (arXiv:1909.05858); 1 is none. Default: as
+   * {@link ModelInfo.generation}.
    */
   readonly repetitionPenalty?: number | undefined;
   /** Seed of the random numbers, a whole number from 0 to 2⁵³ − 1; default 0. The same seed gives the same tokens. */
@@ -340,16 +373,25 @@ export interface GenerateOptions extends EncodeOptions {
   readonly beginSuppress?: readonly number[] | undefined;
   /** Sequences of token ids that are not written. Default: as {@link ModelInfo.rules}. */
   readonly badWords?: readonly (readonly number[])[] | undefined;
+  /** No sequence of so many tokens occurs twice, those of the prompt included; 0: any may. Default: as {@link ModelInfo.rules}. */
+  readonly noRepeatNgramSize?: number | undefined;
+  /** Nor one that the prompt, or what the encoder reads, has; 0: any may. Default: as {@link ModelInfo.rules}. */
+  readonly encoderNoRepeatNgramSize?: number | undefined;
+  /** The fewest new tokens before one that ends the text. Default: `minLength` or `minNewTokens` of {@link ModelInfo.rules}. */
+  readonly minNewTokens?: number | undefined;
   /**
-   * Sequences that are searched side by side for the likeliest one, at most 64; default 1, none. With more, `temperature` must be 0,
-   * and all steps come when the search has ended.
+   * Sequences that are searched side by side for the likeliest one, at most 64; 1: none. With more, `temperature` must be 0, and all
+   * steps come when the search has ended. Default: as {@link ModelInfo.generation}, but 1 beside an option that is not for beams.
    */
   readonly numBeams?: number | undefined;
-  /** With beams: the log-probability of a sequence that ended is divided by (its length)^lengthPenalty; default 1. */
+  /**
+   * With beams: the log-probability of a sequence that ended is divided by (its length)^lengthPenalty. Default: as
+   * {@link ModelInfo.generation}.
+   */
   readonly lengthPenalty?: number | undefined;
   /**
-   * When a search ends, after `numBeams` sequences have ended: true at once; false, the default, when no other would be better if it
-   * ended now; `'never'` when no other can become better. As in transformers.
+   * When a search ends, after `numBeams` sequences have ended: true at once; false when no other would be better if it ended now;
+   * `'never'` when no other can become better. As in transformers. Default: as {@link ModelInfo.generation}.
    */
   readonly earlyStopping?: boolean | 'never' | undefined;
   /** Encoder–decoder models: what the text begins with, as {@link InputOptions.decoderInput}; it is not part of the new text. */
@@ -574,6 +616,8 @@ export interface Model extends ModelAnalyses {
   readonly encoder: Model | undefined;
   /** Number of workers in which the model lives; 0 if it lives on the calling thread. */
   readonly workers: number;
+  /** What computes: `'cpu'`, `'gpu: …'` with the GPU's name, or with `device: 'auto'` `'cpu: …'` with the reason. */
+  readonly device: string;
   /** True after dispose(). */
   readonly disposed: boolean;
 

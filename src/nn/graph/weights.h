@@ -40,6 +40,7 @@ struct NormParameters {
 struct LayerParameters {
   NormParameters attention_norm, attention_out_norm, attention_sum_norm, q_norm, k_norm;
   NormParameters mlp_norm, mlp_out_norm, mlp_sum_norm;
+  Vector relative_bias;               // (buckets, heads), if each layer has its own
   Vector attention_scale, mlp_scale;  // of what attention and MLP add
   Projection qkv;                     // q, k and v as one, or each by itself
   Projection q, k, v;

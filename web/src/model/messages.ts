@@ -1,6 +1,6 @@
 // The functions of the worker of the visitor's own model, their arguments and results.
 
-import type { ModelInfo, ModelWeights } from 'multihead/models';
+import type { ModelImage, ModelInfo, ModelWeights } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
 import type { LayerHeads } from '../attention/messages.js';
 import type { WeightChoice } from './weights.js';
@@ -35,15 +35,10 @@ export interface Loading {
   readonly total: number;
 }
 
-/** The picture that a model wants. */
-export interface PictureFormat {
-  /** Height and width. */
-  readonly imageSize: number;
-  readonly channels: number;
-}
-
 export interface TextAttention {
   readonly ids: readonly number[];
+  /** Patches in a row of the picture, which are the last tokens; 0 for text. */
+  readonly side: number;
   /** The text of each token; "·" stands for a space. */
   readonly labels: readonly string[];
   /** (layers, heads, N, N). */
@@ -77,8 +72,8 @@ export interface ModelCalls {
   attend(text: string): TextAttention;
   /** The heads of a layer on a text. */
   heads(text: string, layer: number): LayerHeads;
-  /** For a model of pictures: the tokens are the class token and the patches, row by row. */
-  look(pixels: Float32Array<ArrayBuffer>): TextAttention;
+  /** For a model of pictures: the tokens are the class token, registers if there are any, and the patches, row by row. */
+  look(image: ModelImage): TextAttention;
   start(text: string): Next | null;
   /** Null after the last token. */
   next(): Next | null;

@@ -1,6 +1,6 @@
 // The visitor's own model: its attention weights on a text, its continuation of a text, and the similarity of sentences.
 
-import { openModel, type GeneratedToken, type Model, type ModelArray, type OpenModelOptions } from 'multihead/models';
+import { openModel, type GeneratedToken, type Model, type ModelArray, type ModelImage, type OpenModelOptions } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
 import { printable } from '../base/format.js';
 import type { LayerHeads } from '../attention/messages.js';
@@ -8,7 +8,7 @@ import { isGguf, weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
 import { configOf, readLayer, whyNot } from './layer_heads.js';
 import { formatBytes } from './limits.js';
-import type { GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
+import type { GivenFile, GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
 import { weightsFor, type WeightChoice } from './weights.js';
 
 /** Most tokens whose maps are shown. */
@@ -38,6 +38,15 @@ interface Encoded {
   readonly tokens: readonly string[] | undefined;
 }
 
+/** A folder without preprocessor_config.json has the preparation of ViT, in the size of its configuration. */
+async function preprocessorFor(given: GivenFiles): Promise<GivenFile[]> {
+  const path = 'preprocessor_config.json';
+  // What is wrong with a configuration, the package says.
+  const { image_size: size } = (await configOf(given).catch(() => ({}))) as { image_size?: unknown };
+  if (typeof size !== 'number' || given.files.some((each) => each.path === path)) return [];
+  return [{ path, file: new File([JSON.stringify({ size })], path) }];
+}
+
 export class ModelSession {
   readonly #workers: Workers;
   #model: Model | undefined;
@@ -56,7 +65,9 @@ export class ModelSession {
   /** Replaces the model. Keeps the old model if the files are not valid. */
   async open(given: GivenFiles, choice: WeightChoice, { signal, onProgress }: Opening = {}): Promise<OpenedModel> {
     const weights = weightsFor(choice, weightBytes(given));
-    const files = given.files.map(({ path, file }) => Object.defineProperty(file, 'webkitRelativePath', { value: path, configurable: true }));
+    const files = [...given.files, ...(await preprocessorFor(given))].map(({ path, file }) =>
+      Object.defineProperty(file, 'webkitRelativePath', { value: path, configurable: true }),
+    );
     // Workers hold a part of the weights each. A model that is too large for a page is refused at once, not once it has taken all memory.
     const place = weightBytes(given) <= mostInWorkers ? this.#workers : {};
     const model = await openModel(files, { weights, signal, onProgress, ...place });
@@ -90,10 +101,10 @@ export class ModelSession {
     const { ids, labels, found } = await this.#read(text);
     const { numLayers, numHeads } = model.info;
     if (ids.length === 0) {
-      return { ids, labels, weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found, classes: [] };
+      return { ids, side: 0, labels, weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found, classes: [] };
     }
     const weights = checked(await model.attentions(ids));
-    return { ids, labels, weights, found, classes: await this.#classes(ids) };
+    return { ids, side: 0, labels, weights, found, classes: await this.#classes(ids) };
   }
 
   async heads(text: string, layer: number): Promise<LayerHeads> {
@@ -115,18 +126,19 @@ export class ModelSession {
     return { ids, labels, found: all.length };
   }
 
-  async look(pixels: Float32Array<ArrayBuffer>): Promise<TextAttention> {
+  async look(image: ModelImage): Promise<TextAttention> {
     const model = this.#opened();
     const { imageSize, patchSize, maxTokens, numLayers, numHeads } = model.info;
-    const side = imageSize / patchSize;
-    if (maxTokens !== side ** 2 + 1)
-      throw new Error('This page shows models with one token before the patches of a picture; this one has another number.');
-    const bytes = 4 * numLayers * numHeads * (side ** 2 + 1) ** 2;
+    const side = Math.floor(imageSize / patchSize);
+    const registers = maxTokens - side ** 2 - 1;
+    if (registers < 0) throw new Error('This page shows models with a class token before the patches of a picture; this one has none.');
+    const bytes = 4 * numLayers * numHeads * maxTokens ** 2;
     if (bytes > mostMapBytes)
       throw new Error(`The maps of this model need ${formatBytes(bytes)} of memory; this page shows up to ${formatBytes(mostMapBytes)}.`);
-    const weights = checked(await model.attentions([], { pixels }));
-    const labels = ['[class]', ...Array.from({ length: side ** 2 }, (_, i) => `patch ${Math.floor(i / side) + 1}, ${(i % side) + 1}`)];
-    return { ids: [...labels.keys()], labels, weights, found: labels.length, classes: await this.#classes([], pixels) };
+    const weights = checked(await model.attentions([], { image }));
+    const before = ['[class]', ...Array.from({ length: registers }, (_, i) => `register ${i + 1}`)];
+    const labels = [...before, ...Array.from({ length: side ** 2 }, (_, i) => `patch ${Math.floor(i / side) + 1}, ${(i % side) + 1}`)];
+    return { ids: [...labels.keys()], side, labels, weights, found: labels.length, classes: await this.#classes([], image) };
   }
 
   /** Reads the text into an empty cache and chooses the next token; null if the model ends at once. */
@@ -170,10 +182,10 @@ export class ModelSession {
   }
 
   /** The likeliest classes of the whole input; none if the model is no classifier. */
-  async #classes(ids: readonly number[], pixels?: Float32Array<ArrayBuffer>): Promise<LikelyText[]> {
+  async #classes(ids: readonly number[], image?: ModelImage): Promise<LikelyText[]> {
     const model = this.#opened();
     if (model.info.output !== 'classification') return [];
-    const { data } = await model.logits(ids, { pixels });
+    const { data } = await model.logits(ids, { image });
     const top = Math.max(...data);
     const sum = data.reduce((total, value) => total + Math.exp(value - top), 0);
     return [...data.keys()]

@@ -123,22 +123,39 @@ describe('a model that the visitor brought', () => {
     session.close();
   });
 
-  it('looks at a picture, and names its likeliest classes', async () => {
+  it('looks at a picture as its preprocessor says, and names its likeliest classes', async () => {
+    const data = Uint8ClampedArray.from({ length: 4 * 20 * 15 }, (_, i) => (37 * i) % 256);
+    const image = { data, width: 20, height: 15 };
     const { session, model } = await opened('vit');
-    const { imageSize, patchSize, channels, numLayers, numHeads } = model.info;
-    const pixels = Float32Array.from({ length: channels * imageSize ** 2 }, (_, i) => Math.sin(i));
-    const { labels, weights, classes } = await session.look(pixels);
-    const tokens = (imageSize / patchSize) ** 2 + 1;
+    const { imageSize, patchSize, numLayers, numHeads } = model.info;
+    const { side, labels, weights, classes } = await session.look(image);
+    expect(side).toBe(imageSize / patchSize);
+    const tokens = side ** 2 + 1;
     expect(weights.shape).toEqual([numLayers, numHeads, tokens, tokens]);
     expect(labels.slice(0, 5)).toEqual(['[class]', 'patch 1, 1', 'patch 1, 2', 'patch 1, 3', 'patch 2, 1']);
-    using direct = await plain('vit');
-    const one = await direct.attentions([], { pixels, layer: 1, head: 1 });
+    // Without the file, as ViT's processor: both sides resized, from −1 to 1.
+    const file = JSON.stringify({ image_processor_type: 'ViTImageProcessor', size: { height: imageSize, width: imageSize } });
+    using direct = await openModel(given({ ...goldenFiles('vit'), 'preprocessor_config.json': file }).files.map((each) => each.file));
+    const one = await direct.attentions([], { image, layer: 1, head: 1 });
     expect(weights.data.slice(-(tokens ** 2))).toEqual(one.data);
-    const { data } = await direct.logits([], { pixels });
-    const sum = data.reduce((total, value) => total + Math.exp(value), 0);
+    const { data: logits } = await direct.logits([], { image });
+    const sum = logits.reduce((total, value) => total + Math.exp(value), 0);
     expect(classes.map(({ label }) => label).sort()).toEqual(['LABEL_0', 'LABEL_1', 'LABEL_2', 'LABEL_3']);
-    for (const { label, share } of classes) expect(share).toBeCloseTo(Math.exp(data[Number(label.at(-1))]!) / sum, 6);
+    for (const { label, share } of classes) expect(share).toBeCloseTo(Math.exp(logits[Number(label.at(-1))]!) / sum, 6);
     session.close();
+  });
+
+  it('names registers, and refuses models without a class token', async () => {
+    const image = { data: new Uint8ClampedArray(3 * 64 * 64), width: 64, height: 64 };
+    const { session } = await opened('dinov2_classes');
+    const { labels, side } = await session.look(image);
+    expect(labels[0]).toBe('[class]');
+    expect(labels[1]).toBe('register 1');
+    expect(labels[labels.length - side ** 2]).toBe('patch 1, 1');
+    session.close();
+    const { session: other } = await opened('siglip_vision');
+    await expect(other.look(image)).rejects.toThrow('a class token');
+    other.close();
   });
 
   it('names the likeliest classes of a text', async () => {

@@ -1,6 +1,6 @@
 // A model in the core of this thread.
 
-import { dtypes, modelOutputs, poolings } from '../../generated/tables.js';
+import { dtypes, earlyStoppings, modelOutputs, poolings } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { readListed } from '../../modules/trace.js';
 import { CoreObject } from '../../runtime/core_object.js';
@@ -30,8 +30,10 @@ function readInfo(runtime: Runtime, handle: Int32): OwnInfo {
     endIds: [...endIds],
   };
   runtime.raw.modelRules(handle);
-  const [start = -1, ...rules] = wire.readModelRules(runtime.args.results()).numbers;
-  return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules) };
+  const { numbers, earlyStopping: stopping, ...defaults } = wire.readModelRules(runtime.args.results());
+  const [start = -1, ...rules] = numbers;
+  const earlyStopping = stopping === earlyStoppings.never ? ('never' as const) : stopping === earlyStoppings.firstFull;
+  return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules), generation: { ...defaults, earlyStopping } };
 }
 
 interface StoredTensor {
@@ -50,8 +52,10 @@ export class CoreModel extends CoreObject implements ModelEngine {
   /** They share the weights, which are freed with the last of them. */
   readonly #generations = new Set<{ dispose(): void }>();
 
+  readonly device: string;
+
   /** `weights`: those of a model that shares some with others. */
-  constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[]) {
+  constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[], device = 'cpu') {
     const { raw, heap } = runtime;
     const { hasEncoder, ...info } = readInfo(runtime, handle);
     const own = (weights ?? [new SharedParameters(heap, info.weightBytes)]).map((each) => each.join());
@@ -68,6 +72,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
       },
     );
     this.weights = own;
+    this.device = device;
     this.encoder = hasEncoder ? new CoreModel(runtime, encoderOf(runtime, handle), own) : undefined;
     this.info = { ...info, encoder: this.encoder?.info };
   }
@@ -164,7 +169,8 @@ const encoderOf = (runtime: Runtime, handle: Int32): Int32 =>
 export function onThisThread(engine: ModelEngine): CoreModel {
   engine.assertLive();
   if (engine instanceof CoreModel) return engine;
-  throw optionError('model', 'one that was opened without the option workers', `one in ${engine.workers} workers`);
+  const [option, where] = engine.workers > 0 ? ['workers', `in ${engine.workers} workers`] : ['device', 'on a GPU'];
+  throw optionError('model', `one that was opened without the option ${option}`, `one ${where}`);
 }
 
 /** Memory for an output until the end of the call. */

@@ -4,10 +4,11 @@ import type { TokenRules } from '../../types/models.js';
 
 const counted = (ids: readonly number[]): number[] => [ids.length, ...ids];
 
-export const numbersOf = ({ forcedBos, forcedEos, suppress, beginSuppress, badWords }: TokenRules): number[] => [
-  ...[forcedBos ?? -1, forcedEos ?? -1],
-  ...[...counted(suppress), ...counted(beginSuppress)],
-  ...[badWords.length, ...badWords.flatMap(counted)],
+/** `ends` and `source` are of the call: ids that may not come too early, and what encoderNoRepeatNgramSize is about. */
+export const numbersOf = (rules: TokenRules, ends: Iterable<number>, source: Iterable<number>): number[] => [
+  ...[rules.forcedBos ?? -1, rules.forcedEos ?? -1, rules.noRepeatNgramSize, rules.encoderNoRepeatNgramSize],
+  ...[rules.minLength, rules.minNewTokens, ...counted(rules.suppress), ...counted(rules.beginSuppress)],
+  ...[rules.badWords.length, ...rules.badWords.flatMap(counted), ...counted([...ends]), ...counted([...source])],
 ];
 
 export function rulesOf(numbers: readonly number[]): TokenRules {
@@ -21,7 +22,8 @@ export function rulesOf(numbers: readonly number[]): TokenRules {
     const count = next();
     return numbers.slice(at, (at += count));
   };
-  const rules = { forcedBos: forced(), forcedEos: forced(), suppress: ids(), beginSuppress: ids() };
-  const badWords = Array.from({ length: next() }, ids);
-  return { ...rules, badWords };
+  return {
+    ...{ forcedBos: forced(), forcedEos: forced(), noRepeatNgramSize: next(), encoderNoRepeatNgramSize: next() },
+    ...{ minLength: next(), minNewTokens: next(), suppress: ids(), beginSuppress: ids(), badWords: Array.from({ length: next() }, ids) },
+  };
 }

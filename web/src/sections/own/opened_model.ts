@@ -195,10 +195,10 @@ export function openedModel(app: App, tell: Tell) {
       asked = input;
       continuation.clear();
       try {
-        attention = info.takesPixels ? await client.call('look', await pictureChoice.pixels(info, files!)) : await client.call('attend', input);
+        attention = info.takesPixels ? await client.call('look', pictureChoice.image()) : await client.call('attend', input);
         const { found, ids, weights } = attention;
         tell(found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '');
-        if (ids.length > 0) overview.show(info.takesPixels ? classMaps(weights) : weights);
+        if (ids.length > 0) overview.show(info.takesPixels ? classMaps(weights, attention.side) : weights);
         classList.replaceChildren(...attention.classes.map(({ label, share }) => shareLine(label, share)));
         show();
       } catch (error) {

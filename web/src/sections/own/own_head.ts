@@ -33,13 +33,12 @@ interface Shown {
  * The weights of the class token on the patches of a picture, (layers, heads, side, side), each head as shares of its
  * largest: the weights of hundreds of patches are all near 0.
  */
-export function classMaps({ shape, data }: Matrix): Matrix {
+export function classMaps({ shape, data }: Matrix, side: number): Matrix {
   const [layers, heads, tokens] = shape as [number, number, number];
-  const side = Math.sqrt(tokens - 1);
   const maps = new Float32Array(layers * heads * side ** 2);
   for (let at = 0; at < layers * heads; at += 1) {
-    // Position 0 is the class token, as query and as key.
-    const row = data.subarray(at * tokens ** 2 + 1, at * tokens ** 2 + tokens);
+    // The class token is the first query; the patches are the last keys.
+    const row = data.subarray(at * tokens ** 2 + tokens - side ** 2, at * tokens ** 2 + tokens);
     const largest = row.reduce((most, weight) => Math.max(most, weight), 1e-9);
     maps.set(
       row.map((weight) => weight / largest),
@@ -86,7 +85,7 @@ export function createOwnHead(app: App) {
   let shown: Shown | undefined;
 
   /** The query of a cell: its row, or its patch. */
-  const queryAt = ({ row, col }: Cell): number => (shown?.side ? 1 + row * shown.side + col : row);
+  const queryAt = ({ row, col }: Cell): number => (shown?.side ? firstPatch(shown) + row * shown.side + col : row);
 
   /** The query in the state; without one, the last word or the class token. */
   function chosenQuery({ names, side }: Shown): number {
@@ -124,11 +123,11 @@ export function createOwnHead(app: App) {
   // Without a chosen query the class token is shown.
   return {
     element,
-    show(attention: TextAttention, { layer, head }: { layer: number; head: number }, { causal, takesPixels }: ModelInfo, as: ViewName): void {
+    show(attention: TextAttention, { layer, head }: { layer: number; head: number }, { causal }: ModelInfo, as: ViewName): void {
       const [, heads, tokens] = attention.weights.shape as [number, number, number];
       const begin = (layer * heads + head) * tokens ** 2;
       const weights = attention.weights.data.subarray(begin, begin + tokens ** 2);
-      const side = takesPixels ? Math.sqrt(tokens - 1) : 0;
+      const { side } = attention;
       shown = { weights, names: tokenNames(attention.labels), side };
       const query = chosenQuery(shown);
       const badge = headBadge(head + 1, colorOf(head));
@@ -148,9 +147,15 @@ export function createOwnHead(app: App) {
   };
 }
 
-/** The patch of a query; null for the class token, and for text, whose rows are queries. */
-const markOf = ({ side }: Shown, query: number): Cell | null =>
-  side && query > 0 ? { row: Math.floor((query - 1) / side), col: (query - 1) % side } : null;
+/** The class token and registers come before the patches. */
+const firstPatch = ({ names, side }: Shown): number => names.length - side ** 2;
+
+/** The patch of a query; null for a token before the patches, and for text, whose rows are queries. */
+function markOf(shown: Shown, query: number): Cell | null {
+  const { side } = shown;
+  const patch = query - firstPatch(shown);
+  return side && patch >= 0 ? { row: Math.floor(patch / side), col: patch % side } : null;
+}
 
 const textView = ({ weights, names }: Shown, causal: boolean): MatrixView => ({
   ...{ rows: names.length, cols: names.length, rowLabels: names, colLabels: names, scale: 'weights', data: weights },
@@ -158,8 +163,9 @@ const textView = ({ weights, names }: Shown, causal: boolean): MatrixView => ({
 });
 
 /** The weights of one query on the patches of the picture. */
-function patchView({ weights, names, side }: Shown, query: number): MatrixView {
+function patchView(shown: Shown, query: number): MatrixView {
+  const { weights, names, side } = shown;
   const numbers = Array.from({ length: side }, (_, i) => String(i + 1));
-  const data = weights.subarray(query * names.length + 1, (query + 1) * names.length);
+  const data = weights.subarray(query * names.length + firstPatch(shown), (query + 1) * names.length);
   return { rows: side, cols: side, rowLabels: numbers, colLabels: numbers, axes: ['row', 'column'], scale: 'signed', data };
 }

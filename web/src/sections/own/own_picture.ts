@@ -2,15 +2,15 @@
 
 import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
-import type { GivenFiles, PictureFormat } from '../../model/messages.js';
-import { normalized, normalizationOf } from '../../model/pixels.js';
 
 /** Side of the drawing and of the preview. */
 const side = 224;
+/** Phones have no larger canvas. */
+const mostSide = 4096;
 
 export function createPictureChoice(onChange: () => void) {
   const input = el('input', { type: 'file', id: 'own-picture', class: 'sr-only', accept: 'image/*' });
-  const preview = el('canvas', { class: 'own-preview', width: side, height: side, role: 'img', 'aria-label': 'The picture as the model sees it' });
+  const preview = el('canvas', { class: 'own-preview', width: side, height: side, role: 'img', 'aria-label': 'The picture' });
   const problem = el('p', { class: 'hint', role: 'status' });
   const choose = el('label', { class: 'own-picture-choice', for: 'own-picture' }, input, el('strong', {}, 'Choose a picture'));
   const element = el('div', { class: 'row own-picture-box' }, preview, el('div', {}, choose, problem));
@@ -31,34 +31,34 @@ export function createPictureChoice(onChange: () => void) {
     }
   });
 
-  function paint(pen: CanvasRenderingContext2D, size: number): void {
-    pen.setTransform(size / side, 0, 0, size / side, 0, 0);
-    if (bitmap) pen.drawImage(bitmap, 0, 0, side, side);
+  function paint(width: number, height: number): OffscreenCanvasRenderingContext2D {
+    const pen = new OffscreenCanvas(width, height).getContext('2d', { willReadFrequently: true })!;
+    if (bitmap) pen.drawImage(bitmap, 0, 0, width, height);
     else drawing(pen);
+    return pen;
   }
 
   return {
     element,
     /** Changes with every picture. */
     key: (): string => `picture ${count}`,
-    /** The picture's numbers in the form that the model wants. Shows the picture. */
-    async pixels(format: PictureFormat, files: GivenFiles): Promise<Float32Array<ArrayBuffer>> {
-      paint(preview.getContext('2d')!, side);
-      const canvas = el('canvas', { width: format.imageSize, height: format.imageSize });
-      const pen = canvas.getContext('2d', { willReadFrequently: true })!;
-      paint(pen, format.imageSize);
-      const config = files.files.find(({ path }) => path === 'preprocessor_config.json');
-      return normalized(
-        pen.getImageData(0, 0, format.imageSize, format.imageSize).data,
-        format,
-        normalizationOf(await config?.file.text(), format.channels),
-      );
+    /** The picture. Shows it. */
+    image(): ImageData {
+      const { width, height } = bitmap ?? { width: side, height: side };
+      const shrink = Math.min(1, mostSide / Math.max(width, height));
+      const pen = paint(Math.max(1, Math.round(width * shrink)), Math.max(1, Math.round(height * shrink)));
+      const { canvas } = pen;
+      const fit = side / Math.max(canvas.width, canvas.height);
+      preview.width = Math.max(1, Math.round(canvas.width * fit));
+      preview.height = Math.max(1, Math.round(canvas.height * fit));
+      preview.getContext('2d')!.drawImage(canvas, 0, 0, preview.width, preview.height);
+      return pen.getImageData(0, 0, canvas.width, canvas.height);
     },
   };
 }
 
 /** A house under the sun, until the visitor chooses a picture. */
-function drawing(pen: CanvasRenderingContext2D): void {
+function drawing(pen: OffscreenCanvasRenderingContext2D): void {
   const shape = (color: string, draw: (path: Path2D) => void): void => {
     const path = new Path2D();
     draw(path);
