@@ -23,26 +23,22 @@ Status fold(uint64_t groups, const Device& device, std::array<uint32_t, 3>& fold
 
 std::vector<uint32_t> packed(const Plan& plan) {
   std::vector<uint32_t> to;
-  const auto put = [&](auto number) { to.push_back(static_cast<uint32_t>(number)); };
+  const auto put = [&](const auto&... numbers) {
+    (to.push_back(static_cast<uint32_t>(numbers)), ...);
+  };
   const auto put_all = [&](const auto& numbers) {
     to.insert(to.end(), numbers.begin(), numbers.end());
   };
-  put(plan.data.size());
-  put(plan.scratch.size());
-  put(plan.dispatches.size());
+  put(plan.data.size(), plan.scratch.size(), plan.dispatches.size());
   put_all(plan.data);
   put_all(plan.scratch);
   for (const Dispatch& dispatch : plan.dispatches) {
     put(dispatch.kernel);
     put_all(dispatch.constants);
     put_all(dispatch.groups);
-    put(dispatch.bindings.size());
-    put(dispatch.parameters.size());
-    for (const Binding& binding : dispatch.bindings) {
-      put(binding.buffer);
-      put(binding.first_word);
-      put(binding.words);
-    }
+    put(dispatch.bindings.size(), dispatch.parameters.size());
+    for (const auto& [buffer, first_word, words] : dispatch.bindings)
+      put(buffer, first_word, words);
     put_all(dispatch.parameters);
   }
   return to;

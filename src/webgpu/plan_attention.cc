@@ -23,7 +23,6 @@
 #include "rules/visibility.h"
 #include "webgpu/params.h"
 #include "webgpu/planner.h"
-#include "webgpu/problem.h"
 
 namespace multihead::webgpu {
 namespace {
@@ -333,14 +332,12 @@ class Attention {
 
 Status plan_problem(const Problem& of, const Device& device, Plan& plan) {
   const AttentionParams& p = of.params;
-  for (const auto& [argument, name, width] :
-       {std::tuple{"q", "d_k", p.head_dim}, {"v", "d_v", p.value_dim}}) {
+  for (const auto& [argument, name, width, rows] :
+       {std::tuple{"q", "d_k", p.head_dim, of.q[2]}, {"v", "d_v", p.value_dim, of.k[2]}}) {
     if (width > kMostWidth) {
       return {StatusCode::kShape, argument, std::string(name) + " up to 256 on a GPU",
               std::to_string(width) + ": wider heads are computed on the CPU"};
     }
-  }
-  for (const auto& [argument, rows] : {std::pair{"q", of.q[2]}, {"k", of.k[2]}}) {
     if (rows >= kMostTokens) {
       return {StatusCode::kShape, argument, "fewer than 2^28 rows on a GPU", std::to_string(rows)};
     }

@@ -14,7 +14,6 @@
 #include "webgpu/params.h"
 #include "webgpu/plan_attention.h"
 #include "webgpu/planner.h"
-#include "webgpu/problem.h"
 
 namespace multihead::webgpu {
 

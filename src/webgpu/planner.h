@@ -1,4 +1,4 @@
-// Makes the dispatches of one plan: bindings of operands and scratch memory, with their limits.
+// What plans of attention share: the bindings of operands and scratch memory, with their limits.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/attention/validate.h"
+#include "multihead/attention.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 #include "rules/attention_params.h"
@@ -183,6 +186,22 @@ inline RowsBlock as_they_are() {
   RowsBlock block;
   block.gain = block.targets = kNone;
   return block;
+}
+
+// A checked call of attention on its way to plan_problem().
+struct Problem {
+  rules::AttentionParams params;
+  const AttentionOptions& options;
+  Extents q, k;                                   // of rows in memory, with width d_k
+  std::span<const int32_t> cu_q = {}, cu_k = {};  // packed sequences
+};
+
+// Plans out, LSE and captures. Errors: what only the CPU computes, and limits of the GPU.
+Status plan_problem(const Problem& of, const Device& device, Plan& plan);
+
+constexpr Extents extents_of(const engine::AttentionShape& shape, bool of_queries) {
+  if (of_queries) return {shape.batch, shape.heads, shape.queries, shape.head_dim};
+  return {shape.batch, shape.kv_heads, shape.keys, shape.head_dim};
 }
 
 }  // namespace multihead::webgpu

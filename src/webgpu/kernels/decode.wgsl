@@ -87,11 +87,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
 //#end
     if (PARTS > 1u) {
       workgroupBarrier();
-      if (lane % EACH == 0u) {
-//#rows
-        part[(r * SLOTS + slot) * PARTS + lane / EACH] = s[r];
-//#done
-      }
+      if (lane % EACH == 0u) { for (var r = 0u; r < ROWS; r++) { part[(r * SLOTS + slot) * PARTS + lane / EACH] = s[r]; } }
       workgroupBarrier();
 //#rows
       var x = vec4f();

@@ -103,9 +103,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
 //#done
 //#end
     if (SUBGROUP < LANES) {
-//#rows
-      part[(rows_at + r) * LANES + lane] = top[r];
-//#done
+      for (var r = 0u; r < ROWS; r++) { part[(rows_at + r) * LANES + lane] = top[r]; }
       workgroupBarrier();
 //#rows
       for (var i = 0u; i < LANES; i++) { top[r] = max(top[r], part[(rows_at + r) * LANES + i]); }
@@ -159,9 +157,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
 //#done
         }
       }
-//#rows
-      acc[r * CHUNKS + chunk] += tile[r];
-//#done
+      for (var r = 0u; r < ROWS; r++) { acc[r * CHUNKS + chunk] += tile[r]; }
     }
   }
   workgroupBarrier();
@@ -181,9 +177,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
       var x = vec4u();
       if (all != 0.0) { x = bitcast<vec4u>(acc[r * CHUNKS + c] / below); }
       if (is_nan(bitcast<u32>(all))) { x = vec4u(NOT_A_NUMBER); }
-      for (var k = 0u; k < 4u; k++) {
-        if (column + k < p.dv) { out[at + column + k] = x[k]; }
-      }
+      for (var k = 0u; k < 4u; k++) { if (column + k < p.dv) { out[at + column + k] = x[k]; } }
     }
     if (lane == 0u) {
       if (p.lse.w != 0u) {

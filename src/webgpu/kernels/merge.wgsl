@@ -7,6 +7,9 @@
 @group(0) @binding(4) var<storage, read_write> lse: array<u32>;
 @group(0) @binding(5) var<storage, read_write> totals: array<u32>;
 
+// By what the results of a split are multiplied.
+fn share(at: u32, top: f32) -> f32 { return exponential(bitcast<f32>(partials[at]) - top); }
+
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
   let index = w.y * n.x + w.x;
@@ -24,17 +27,11 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   var top = LOWEST;
   for (var s = 0u; s < p.splits; s++) { top = max(top, bitcast<f32>(partials[first + s * width])); }
   var sum = 0.0;
-  for (var s = 0u; s < p.splits; s++) {
-    let at = first + s * width;
-    sum += bitcast<f32>(partials[at + 1u]) * exponential(bitcast<f32>(partials[at]) - top);
-  }
+  for (var s = 0u; s < p.splits; s++) { sum += bitcast<f32>(partials[first + s * width + 1u]) * share(first + s * width, top); }
   let below = denominator(h, top, sum);
   for (var c = t; c < p.dv; c += 64u) {
     var x = 0.0;
-    for (var s = 0u; s < p.splits; s++) {
-      let at = first + s * width;
-      x += bitcast<f32>(partials[at + 2u + c]) * exponential(bitcast<f32>(partials[at]) - top);
-    }
+    for (var s = 0u; s < p.splits; s++) { x += bitcast<f32>(partials[first + s * width + 2u + c]) * share(first + s * width, top); }
     var bits = 0u;
     if (sum != 0.0) { bits = bitcast<u32>(x / below); }
     if (is_nan(bitcast<u32>(sum))) { bits = NOT_A_NUMBER; }
