@@ -60,6 +60,13 @@ int32_t gpu_scores() {
   });
 }
 
+int32_t gpu_rotate() {
+  const GpuRotateCall call;
+  return give_plan(call.from, [&](webgpu::Plan& plan) {
+    return webgpu::plan_rotate(call.x, call.positions, call.rope, call.y, call.device, plan);
+  });
+}
+
 int32_t gpu_cache_create() {
   const CacheConfigCall call;
   return make<KVCache>(call.from,

@@ -47,7 +47,7 @@ export async function sizes() {
     'multihead/training': { script: minus(training, all) },
     'multihead/lab': { script: minus(lab, all) },
     'multihead/pool': { script: minus(pool, all), worker: file('pool_worker.js') },
-    gpu: { script: minus(gpu, all) },
+    'gpu.js': { script: minus(gpu, all) },
     'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
     'multihead/models': { script: models, wasm: file('multihead-models-simd128.wasm') },
     'multihead/models_worker.js': { worker: file('models_worker.js') },

@@ -93,7 +93,11 @@ function kernelsOf(list, params) {
           ),
         ),
       )
-      .replace(/^\/\/#params (\w+)$/gm, (_, name) => blocks.get(name));
+      .replace(/^\/\/#params (\w+)$/gm, (_, name) => blocks.get(name))
+      .replace(/^\/\/#rows$([^]*?)^\/\/#done$/gm, (_, lines) => {
+        const [first, second, third, fourth] = [0, 1, 2, 3].map((r) => `{${lines.replace(/\br\b/g, `${r}u`)}}\n`);
+        return `${first}${second}//#if WIDTH == 256\n//#else\n${third}${fourth}//#end`;
+      });
   // Without comments, and without spaces that separate no words; `- -x` keeps its space.
   const tight = (line) =>
     /^(\/\/#|enable )/.test(line) ? line : line.replace(/ *([{}()[\];,:=<>+*/%&|^!?@]) */g, '$1').replace(/(?<!-) - (?!-)/g, '-');

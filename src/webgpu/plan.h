@@ -22,9 +22,10 @@ struct Device {
 
 // The files in kernels/, by name. Their first line may name constants: "// constants: NAME NAME".
 // bindings/tables.mjs puts in "//#include FILE a=b", where $a becomes b, and "//#params BLOCK", the
-// uniform block of params.inc with its sizes. bindings/src/gpu/ selects the lines between
-// "//#if NAME", "//#else" and "//#end", which nest, by a constant's value (0, or none: left out),
-// puts lines that begin with "enable" first, and declares the constants after them.
+// uniform block of params.inc with its sizes, and repeats the lines between "//#rows" and "//#done"
+// for r = 0 to 3, or to 1 if WIDTH is 256. bindings/src/gpu/ selects the lines between "//#if NAME"
+// (not 0) or "//#if NAME == 3", "//#else" and "//#end", which nest, by a constant's value, puts
+// lines that begin with "enable" first, and declares the constants after them.
 enum class Kernel : uint8_t {
 #define MULTIHEAD_GPU_KERNEL(name, file) name,
 #include "webgpu/kernels.inc"

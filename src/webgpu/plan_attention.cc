@@ -69,7 +69,7 @@ void put_entries(const Problem& of, Planner& to) {
                                         small(entry.first_shift),
                                         small(entry.last_shift),
                                         small(rule.alibi_shift(place))};
-    to.put(std::span<const int32_t>(words));
+    to.put(words);
   }
 }
 
@@ -111,6 +111,18 @@ std::vector<uint32_t> turns_of(double base, int64_t rotary) {
   return words;
 }
 
+// Positions of all rows, or of those of each batch entry.
+void put_rotation(const Rope& rope, std::span<const int32_t> positions, const Extents& e,
+                  RowsBlock& block, Planner& planner) {
+  const int64_t rotary = rope.rotary_dim != 0 ? rope.rotary_dim : e[3];
+  block.pairs = word(rotary / 2);
+  block.interleaved = rope.style == Rope::Style::kInterleaved ? 1 : 0;
+  block.turns = planner.put(turns_of(rope.base, rotary));
+  block.positions = planner.put(positions);
+  const bool shared = positions.size() == static_cast<size_t>(e[2]);
+  block.position_stride = shared ? 0 : word(e[2]);
+}
+
 // Normalizes and rotates queries or keys into scratch memory.
 GpuRows transformed(const Problem& of, bool of_queries, const GpuRows& from, Planner& planner) {
   const auto& [norm, rope] = std::pair(of.options.qk_norm, of.options.rope);
@@ -121,16 +133,7 @@ GpuRows transformed(const Problem& of, bool of_queries, const GpuRows& from, Pla
   block.normalize = norm.given() ? 1 : 0;
   block.eps = norm.eps;
   block.gain = planner.put_given(of_queries ? norm.q_gain : norm.k_gain);
-  if (rope.given()) {
-    const int64_t rotary = rope.rotary_dim != 0 ? rope.rotary_dim : e[3];
-    const std::vector<int32_t> positions = positions_of(of, of_queries);
-    block.pairs = word(rotary / 2);
-    block.interleaved = rope.style == Rope::Style::kInterleaved ? 1 : 0;
-    block.turns = planner.put(std::span<const uint32_t>(turns_of(rope.base, rotary)));
-    block.positions = planner.put(std::span<const int32_t>(positions));
-    const bool shared = positions.size() == static_cast<size_t>(e[2]);
-    block.position_stride = shared ? 0 : word(e[2]);
-  }
+  if (rope.given()) put_rotation(rope, positions_of(of, of_queries), e, block, planner);
   planner.move_rows(from, to, e, block);
   return to;
 }
@@ -426,6 +429,25 @@ Status plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
   problem.params.first_query = capture.first_row;
   problem.params.end_query = capture.first_row + capture.out.shape[2];
   return plan_problem(problem, device, plan);
+}
+
+Status plan_rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
+                   const Tensor& y, const Device& device, Plan& plan) {
+  MULTIHEAD_TRY(engine::validate_rotate(x, positions, rope, y));
+  plan = {};
+  const Extents e{x.shape[0], x.shape[1], x.shape[2], x.shape[3]};
+  if (e[3] > kMostWidth) {
+    return {StatusCode::kOption, "x",
+            "a width of at most " + std::to_string(kMostWidth) + " on a GPU", std::to_string(e[3])};
+  }
+  Planner planner(device, plan);
+  RowsBlock block = as_they_are();
+  put_rotation(rope, positions, e, block, planner);
+  const auto strides = [](const Dims& all) { return rules::RowStrides{all[0], all[1], all[2]}; };
+  const GpuRows from = planner.rows("x", x.data, DType::kF32, strides(x.strides), e);
+  const GpuRows to = planner.rows("y", y.data, DType::kF32, strides(y.strides), e);
+  planner.move_rows(from, to, e, block);
+  return planner.finish();
 }
 
 }  // namespace multihead::webgpu

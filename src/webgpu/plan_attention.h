@@ -31,6 +31,10 @@ Status plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
                    const AttentionOptions& options, const ScoreCapture& capture,
                    const Device& device, Plan& plan);
 
+// rotate().
+Status plan_rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
+                   const Tensor& y, const Device& device, Plan& plan);
+
 // The rows of a cache are two operands: keys (B, H_kv, capacity, d_k) and values (B, H_kv,
 // capacity, d_v) of the cache's type, or pages. The cache has all but them: lengths, and pages.
 struct CacheOperands {

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "engine/attention/plan.h"
@@ -68,31 +70,27 @@ Status plan_append(KVCache& cache, const CacheOperands& rows, const ConstAnyTens
                    const ConstAnyTensor& v, std::span<const int32_t> counts, const Device& device,
                    Plan& plan) {
   const KVCacheConfig& config = cache.config();
-  // The cache has no heads, so this checks and counts only.
-  MULTIHEAD_TRY(cache.append(k, v, counts));
   plan = {};
   Planner planner(device, plan);
-  const int64_t tokens = k.shape[2];
-  if (tokens == 0) return {};
-  RowsBlock block = as_they_are();
-  block.targets = planner.put(std::span<const uint32_t>(targets_of(cache, counts, tokens)));
-  const struct {
-    const char* argument;
-    const ConstAnyTensor& from;
-    uint32_t to;
-    int64_t width;
-  } both[] = {{"k", k, rows.keys, config.head_dim}, {"v", v, rows.values, config.value_dim}};
-  for (const auto& [argument, from, to, width] : both) {
-    if (!from.given()) continue;
-    const Extents e{config.batch, config.num_kv_heads, tokens, width};
-    const rules::StoredRows stored = engine::stored_rows(from);
+  const int64_t tokens = k.shape.rank() == 4 ? std::max<int64_t>(0, k.shape[2]) : 0;
+  const auto bind = [&](const char* name, const ConstAnyTensor& from, uint32_t to, int64_t width) {
+    const Extents e{config.batch, config.num_kv_heads, from.given() ? tokens : 0, width};
+    const rules::StoredRows rows_of = engine::stored_rows(from);
     const rules::StoredRows place =
         engine::cached_rows(config, address_of(to), nullptr, nullptr, width);
-    const GpuRows source = planner.rows(argument, stored.data, stored.type, stored.stride, e);
-    const GpuRows target =
-        planner.rows(argument, place.data, place.type, place.stride, stored_extents(config, width));
-    planner.move_rows(source, target, e, block);
-  }
+    return std::tuple{
+        e, planner.rows(name, rows_of.data, rows_of.type, rows_of.stride, e),
+        planner.rows(name, place.data, place.type, place.stride, stored_extents(config, width))};
+  };
+  const std::array both{bind("k", k, rows.keys, config.head_dim),
+                        bind("v", v, rows.values, config.value_dim)};
+  // The cache has no heads, so this checks and counts only; no tokens, if the GPU refuses them.
+  const std::vector<int32_t> none(static_cast<size_t>(config.batch));
+  MULTIHEAD_TRY(cache.append(k, v, planner.ok() ? counts : none));
+  if (tokens == 0 || !planner.ok()) return planner.finish();
+  RowsBlock block = as_they_are();
+  block.targets = planner.put(targets_of(cache, counts, tokens));
+  for (const auto& [e, from, to] : both) planner.move_rows(from, to, e, block);
   return planner.finish();
 }
 

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,17 +55,13 @@ class Planner {
  public:
   Planner(const Device& device, Plan& plan) : device_(device), plan_(plan) {}
 
-  template <class T>
-  uint32_t put(std::span<const T> numbers) {
-    static_assert(sizeof(T) == sizeof(uint32_t));
+  // Returns the place of numbers of 32 bits in Plan::data.
+  uint32_t put(const auto& numbers) {
     const auto at = static_cast<uint32_t>(plan_.data.size());
-    for (const T number : numbers) plan_.data.push_back(std::bit_cast<uint32_t>(number));
+    for (const auto number : numbers) plan_.data.push_back(std::bit_cast<uint32_t>(number));
     return at;
   }
-  template <class T>
-  uint32_t put_given(std::span<const T> numbers) {
-    return numbers.empty() ? kNone : put(numbers);
-  }
+  uint32_t put_given(const auto& numbers) { return numbers.empty() ? kNone : put(numbers); }
 
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);

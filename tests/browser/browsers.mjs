@@ -62,12 +62,8 @@ export function findBrowsers({ inShell = false } = {}) {
   });
 }
 
-/** The program of Chromium. Throws if there is none. */
-export function chromiumPath({ inShell = false } = {}) {
-  const { executablePath, reason } = found(kinds[0], inShell);
-  if (reason) throw new Error(reason);
-  return executablePath;
-}
+/** The program of Chromium, if possible chromium-headless-shell, or the reason why there is none. */
+export const findChromium = () => found(kinds[0], true);
 
 /** Returns WebKit, which runs only the tests that are marked as essential, in the form of findBrowsers(). */
 export function findEssentialBrowser() {

@@ -111,6 +111,18 @@ const scores = async (on, { r, worst }) => {
   }
 };
 
+const rotations = async (on, { r, worst }) => {
+  for (const [width, rope] of [
+    [20, { style: 'half', rotaryDim: 12, base: 500_000 }],
+    [64, { style: 'interleaved' }],
+  ]) {
+    const x = filled(r, 2, 3, 11, width);
+    const positions = Int32Array.from({ length: 22 }, () => r.int(-20, 200_000));
+    on.poison();
+    await on.mh.scope(() => compare(on, worst, { out: on.gpu.rotate(x, positions, rope) }, { out: on.mh.rotate(x, positions, rope) }, rope.style));
+  }
+};
+
 /** Tensors in one buffer of the caller with gaps between rows, (B, N, H, d) as frameworks have it, and an output in it. */
 const wrapped = async (on, { r, worst }) => {
   const { gpu, mh } = on;
@@ -120,6 +132,7 @@ const wrapped = async (on, { r, worst }) => {
   const strides = [rows * row, width, row, 1];
   for (const dtype of ['f32', 'f16']) {
     const bytes = dtype === 'f32' ? 4 : 2;
+    on.poison();
     const length = Math.ceil((batch * rows * row * bytes) / 256) * 256;
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
     const buffer = gpu.device.createBuffer({ size: 3 * length, usage });
@@ -203,16 +216,63 @@ const wide =
     }
   };
 
+/** A device that is lost rejects what was computed on it; the next one works. Plans can be looked at. */
+const lost = async ({ mh }, { r }) => {
+  const gpu = await mh.gpu();
+  const x = filled(r, 1, 2, 5, 8);
+  const { dispatches, scratch } = gpu.explain(x, x, x, { return: ['weights'] });
+  if (dispatches.length === 0 || dispatches.some(({ kernel, groups }) => !kernel || groups.some((count) => count < 1)) || scratch < 0) {
+    throw new Error(`explain gives ${JSON.stringify(dispatches)}`);
+  }
+  const { out } = gpu.attention(x, x, x);
+  gpu.device.destroy();
+  const error = await out.read().then(
+    () => undefined,
+    (why) => why,
+  );
+  if (error?.code !== 'E_GPU_LOST') throw new Error(`a lost device gives ${error}`);
+  gpu.dispose();
+  const again = await mh.gpu();
+  const { out: other } = again.attention(x, x, x);
+  if ((await other.read()).length !== 80) throw new Error('the next device does not work');
+  again.dispose();
+};
+
+/** A worker has the same GPU: it sends what it computes. */
+const inWorker = async ({ mh }, { r, worst }) => {
+  const x = filled(r, 1, 2, 5, 8);
+  const code = `import { load } from '${location.origin}/dist/index.js';
+    onmessage = async ({ data: x }) => {
+      const gpu = await (await load()).gpu();
+      postMessage(await gpu.attention(x, x, x, { causal: true }).out.read());
+    };
+    postMessage('ready');`;
+  const worker = new Worker(URL.createObjectURL(new Blob([code], { type: 'text/javascript' })), { type: 'module' });
+  const next = () =>
+    new Promise((resolve, reject) =>
+      Object.assign(worker, { onmessage: ({ data }) => resolve(data), onerror: ({ message }) => reject(new Error(message)) }),
+    );
+  await next();
+  worker.postMessage(x);
+  const out = await next();
+  worker.terminate();
+  using cpu = mh.attention(x, x, x, { causal: true });
+  worst.of('out', difference(out, cpu.out.data), BOUND, 'in a worker');
+};
+
 const thorough = true;
 export const otherCalls = [
   test('packed sequences', packed),
   test('caches', caches),
   test('scores', scores),
+  test('rotation', rotations),
   test('tensors in buffers of the caller', wrapped),
   test('values that hurt', hostile),
   test('values that hurt', hostile, { kind: 'no subgroups', thorough }),
   test('caches', caches, { kind: 'default limits', thorough }),
   test('1300 keys', wide(64, 1300)),
+  test('a lost device', lost, { thorough }),
+  test('a worker', inWorker, { thorough }),
   test('heads 128 wide', wide(128, 300), { thorough }),
   test('heads 256 wide', wide(256, 300), { thorough }),
   test('heads 256 wide', wide(256, 70), { kind: 'default limits', thorough }),

@@ -6,7 +6,7 @@ import { extname, join, normalize } from 'node:path';
 import puppeteer from 'puppeteer-core';
 import { rolldown } from 'rolldown';
 import { ROOT } from '../../native/dev/build.mjs';
-import { chromiumPath } from '../browser/browsers.mjs';
+import { findChromium } from '../browser/browsers.mjs';
 
 const flags = ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader', '--enable-features=Vulkan', '--use-vulkan=swiftshader'];
 const types = { '.js': 'text/javascript', '.html': 'text/html', '.wasm': 'application/wasm', '.json': 'application/json' };
@@ -15,6 +15,9 @@ const nodeless = {
   resolveId: (id) => (id.startsWith('node:') ? id : null),
   load: (id) => (id.startsWith('node:') ? 'export const readFile = undefined;' : null),
 };
+
+/** Why the page cannot be opened; undefined if it can. */
+export const whyNoChromium = () => findChromium().reason;
 
 /** The script of the page: page.mjs with what it imports of the package's own tests; the package stays as it is built. */
 async function scriptOf() {
@@ -62,7 +65,7 @@ export async function openPage({ folder = join(ROOT, 'tests', 'conformance'), lo
   const launched = await puppeteer
     .launch({
       browser: 'chrome',
-      executablePath: chromiumPath({ inShell: true }),
+      executablePath: findChromium().executablePath,
       args: ['--no-sandbox', ...flags],
       headless: true,
       protocolTimeout: 3_600_000,

@@ -67,21 +67,11 @@ export class WasmKVCache extends CoreCache implements KVCache {
   append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array): void {
     this.assertLive();
     call(this.runtime, (operands) => {
-      const { key, value, span } = this.readAppended(operands, k, v, counts);
+      const { key, value, span } = readAppended(this, operands, k, v, counts);
       const { args, raw } = this.runtime;
       wire.cacheAppend(args, key, value, span);
       operands.run(() => raw.cacheAppend(this.handle));
     });
-  }
-
-  /** The arguments of append(). Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
-  protected readAppended(operands: Operands, k: FloatTensorLike, v: FloatTensorLike, counts: Int32Array | undefined) {
-    const key = operands.input(k, floatDTypes, 'k');
-    const value = operands.input(v, floatDTypes, 'v');
-    checkRank(key, '(B, H_kv, n, d_k)', 'k');
-    checkRank(value, '(B, H_kv, n, d_v)', 'v');
-    const span = operands.optionalSpan(counts, 'i32', 'counts', this.batch);
-    return { key, value, span };
   }
 
   attend<const R extends readonly AttentionReturn[] = [], const O extends FloatDType = 'f32', const C extends readonly Capture[] = []>(
@@ -91,26 +81,12 @@ export class WasmKVCache extends CoreCache implements KVCache {
     this.assertLive();
     const options = readOptions(given, attendNames, 'attend', attendElsewhere);
     return call(this.runtime, (operands) => {
-      const { query, masking, outputs } = this.readAttended(operands, q, options);
+      const { query, masking, outputs } = readAttended(this.runtime, this, operands, q, options);
       const { args, raw } = this.runtime;
       wire.cacheAttend(args, query, masking, outputs.record);
       operands.run(() => raw.cacheAttend(this.handle));
       return outputs.result as AttentionResult<R, O, C>;
     });
-  }
-
-  /** The arguments and outputs of attend(), whose captures are pushed: nothing may fail before the call. Throws as attend(). */
-  protected readAttended(operands: Operands, q: FloatTensorLike, options: CacheAttendOptions, returns = attentionReturns) {
-    const query = operands.input(q, floatDTypes, 'q');
-    checkRank(query, '(B, H_q, N_q, d_k)', 'q');
-    const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
-    const keys = this.#longest();
-    const extents = { batch, heads, queries, keys, width };
-    const aligned = options.causal === true ? { ...options, causal: alignedCausal(options, this.#allHave(queries), 'bottomRight') } : options;
-    const masking = attentionOptions(aligned, operands, extents);
-    const outputs = prepareOutputs(options, returns, outputShapes(extents, this.valueDim), operands);
-    pushCaptures(this.runtime, outputs, operands);
-    return { query, masking, outputs };
   }
 
   truncate(length: number, batch = 0): void {
@@ -134,24 +110,43 @@ export class WasmKVCache extends CoreCache implements KVCache {
     return this.runtime.raw.cacheFirstKept(this.handle, this.#entry(batch));
   }
 
-  /** True if every entry has this many tokens. */
-  #allHave(length: number): boolean {
-    for (let entry = 0; entry < this.batch; entry += 1) if (this.length(entry) !== length) return false;
-    return true;
-  }
-
-  #longest(): number {
-    let longest = 0;
-    for (let entry = 0; entry < this.batch; entry += 1) {
-      longest = Math.max(longest, this.length(entry));
-    }
-    return longest;
-  }
-
   /** An entry of the batch. Throws `E_OPTION` if it does not exist. */
   #entry(batch: unknown): Count {
     const entry = checkCount(batch, 'batch', 0);
     if (entry < this.batch) return entry;
     throw optionError('batch', `an entry from 0 to ${this.batch - 1}`, String(entry));
   }
+}
+
+/** The arguments of append(). Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function readAppended({ batch }: WasmKVCache, operands: Operands, k: FloatTensorLike, v: FloatTensorLike, counts: Int32Array | undefined) {
+  const key = operands.input(k, floatDTypes, 'k');
+  const value = operands.input(v, floatDTypes, 'v');
+  checkRank(key, '(B, H_kv, n, d_k)', 'k');
+  checkRank(value, '(B, H_kv, n, d_v)', 'v');
+  const span = operands.optionalSpan(counts, 'i32', 'counts', batch);
+  return { key, value, span };
+}
+
+/** The arguments and outputs of attend(), whose captures are pushed: nothing may fail before the call. Throws as attend(). */
+export function readAttended(
+  runtime: Runtime,
+  cache: WasmKVCache,
+  operands: Operands,
+  q: FloatTensorLike,
+  options: CacheAttendOptions,
+  returns = attentionReturns,
+) {
+  const query = operands.input(q, floatDTypes, 'q');
+  checkRank(query, '(B, H_q, N_q, d_k)', 'q');
+  const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
+  const lengths = Array.from({ length: cache.batch }, (_, entry) => cache.length(entry));
+  const keys = Math.max(...lengths);
+  const extents = { batch, heads, queries, keys, width };
+  const allHave = lengths.every((length) => length === queries);
+  const aligned = options.causal === true ? { ...options, causal: alignedCausal(options, allHave, 'bottomRight') } : options;
+  const masking = attentionOptions(aligned, operands, extents);
+  const outputs = prepareOutputs(options, returns, outputShapes(extents, cache.valueDim), operands);
+  pushCaptures(runtime, outputs, operands);
+  return { query, masking, outputs };
 }

@@ -2,7 +2,7 @@
 
 import { attentionInputs, attentionNames } from '../attention/attention.js';
 import { checkRows, headsSpan, stageCode } from '../attention/capture.js';
-import { attentionOptions, attentionSchema } from '../attention/options.js';
+import { attentionOptions, attentionSchema, ropeRecord, rotationNames } from '../attention/options.js';
 import { outputShapes, prepareOutputs, pushCaptures } from '../attention/outputs.js';
 import { checkRope, elsewhere as notInVarlen, readPacked, varlenNames } from '../attention/varlen.js';
 import * as wire from '../generated/gpu_wire.js';
@@ -10,7 +10,15 @@ import { pushCapture } from '../generated/wire.js';
 import { checkRank, noSpan } from '../runtime/operands.js';
 import { type Names, plain, readOptions, without } from '../runtime/options.js';
 import { floatDTypes } from '../runtime/tensor.js';
-import type { AttentionOptions, AttentionReturn, GpuExplanation, GpuScoresOptions, ScoresOptions, VarlenOptions } from '../types/index.js';
+import type {
+  AttentionOptions,
+  AttentionReturn,
+  GpuExplanation,
+  GpuScoresOptions,
+  RopeRotation,
+  ScoresOptions,
+  VarlenOptions,
+} from '../types/index.js';
 import { type GpuOperands, gpuCall } from './operands.js';
 import type { Plan } from './plan.js';
 import type { GpuRuntime } from './runtime.js';
@@ -102,5 +110,19 @@ export function gpuScores(gpu: GpuRuntime, [q, k]: readonly unknown[], given: Gp
     wire.gpuScores(args, gpu.limits(operands), query, key, masking);
     operands.play(() => raw.gpuScores());
     return scores;
+  });
+}
+
+export function gpuRotate(gpu: GpuRuntime, x: unknown, positions: unknown, rope: RopeRotation): unknown {
+  const record = ropeRecord(readOptions(rope, rotationNames, 'rope'));
+  return gpuCall(gpu, (operands) => {
+    const input = operands.input(x, ['f32'], 'x');
+    checkRank(input, '(B, H, N, d)', 'x');
+    const span = operands.span(positions, 'i32', 'positions');
+    const y = operands.output(input.shape, 'f32', 'rotate');
+    const { args, raw } = gpu.planner;
+    wire.gpuRotate(args, gpu.limits(operands), input, span, record, operands.operandOf(y));
+    operands.play(() => raw.gpuRotate());
+    return y;
   });
 }

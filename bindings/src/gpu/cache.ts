@@ -1,6 +1,6 @@
 // Caches of keys and values on the GPU. The core knows the lengths, and plans what is written and read; the rows are here.
 
-import { attendElsewhere, attendNames, WasmKVCache } from '../cache/kv_cache.js';
+import { attendElsewhere, attendNames, readAppended, readAttended, WasmKVCache } from '../cache/kv_cache.js';
 import * as wire from '../generated/gpu_wire.js';
 import type { CacheOperands } from '../generated/wire.js';
 import { optionError } from '../runtime/errors.js';
@@ -70,7 +70,7 @@ export class GpuKVCache extends WasmKVCache {
     this.assertLive();
     const gpu = this.#gpu;
     gpuCall(gpu, (operands) => {
-      const { key, value, span } = this.readAppended(operands, k, v, counts);
+      const { key, value, span } = readAppended(this, operands, k, v, counts);
       const rows = this.#operands(operands);
       wire.gpuCacheAppend(gpu.planner.args, gpu.limits(operands), rows, key, value, span);
       operands.play(() => gpu.planner.raw.gpuCacheAppend(this.handle));
@@ -82,7 +82,7 @@ export class GpuKVCache extends WasmKVCache {
     const gpu = this.#gpu;
     const options = readOptions(given as CacheAttendOptions, attendNamesHere, 'attend', { ...attendElsewhere, ...onCpu });
     return gpuCall(gpu, (operands) => {
-      const { query, masking, outputs } = this.readAttended(operands, q, options, gpuReturns);
+      const { query, masking, outputs } = readAttended(gpu.planner, this, operands, q, options, gpuReturns);
       const rows = this.#operands(operands);
       wire.gpuCacheAttend(gpu.planner.args, gpu.limits(operands), rows, query, masking, outputs.record);
       operands.play(() => gpu.planner.raw.gpuCacheAttend(this.handle));

@@ -7,7 +7,7 @@ import { plain, readOptions } from '../runtime/options.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { coreOf, describe, makeTensor, nameObject } from '../runtime/tensor.js';
 import type { Gpu, GpuOptions } from '../types/index.js';
-import { explain, gpuAttention, gpuAttentionVarlen, gpuScores } from './attention.js';
+import { explain, gpuAttention, gpuAttentionVarlen, gpuRotate, gpuScores } from './attention.js';
 import { GpuKVCache } from './cache.js';
 import { Player } from './device.js';
 import { openDevice } from './open.js';
@@ -57,6 +57,7 @@ export async function openGpu(runtime: Runtime, given: GpuOptions = {}): Promise
     attention: (q: unknown, k: unknown, v: unknown, options?: object) => gpuAttention(gpu, [q, k, v], options),
     attentionVarlen: (q: unknown, k: unknown, v: unknown, options: object) => gpuAttentionVarlen(gpu, [q, k, v], options),
     attentionScores: (q: unknown, k: unknown, options: never) => gpuScores(gpu, [q, k], options),
+    rotate: (x: unknown, positions: unknown, rope: never) => gpuRotate(gpu, x, positions, rope),
     explain: (q: unknown, k: unknown, v: unknown, options?: object) => explain(gpu, [q, k, v], options),
     cache: (config: never) => {
       gpu.assertLive();

@@ -85,7 +85,7 @@ async function gpuOfNode(): Promise<GPU> {
 
 async function deviceOf(adapter: GPUAdapter): Promise<GPUDevice> {
   const requiredFeatures = usedFeatures.filter((feature) => adapter.features.has(feature));
-  const requiredLimits = Object.fromEntries(raisedLimits.map((name) => [name, adapter.limits[name]]));
+  const requiredLimits = Object.fromEntries(raisedLimits.map((name) => [name, adapter.limits[name]]).filter(([, limit]) => limit !== undefined));
   return awake(adapter.requestDevice({ requiredFeatures, requiredLimits })).catch((cause: unknown) => {
     throw gpuError('gpu', "a device with the adapter's limits", String((cause as Error).message), cause);
   });

@@ -59,8 +59,13 @@ export class GpuRuntime {
   }
 
   adopt(owner: object, cleanup: CleanupRecord): void {
-    this.heap.adopt(owner, cleanup);
     this.#owned.set(cleanup, new WeakRef(owner));
+    // The garbage collector has no owner to give to retire().
+    const free = (): void => {
+      this.#owned.delete(cleanup);
+      cleanup.free();
+    };
+    this.heap.adopt(owner, { what: () => cleanup.what(), free });
   }
 
   retire(owner: object, cleanup: CleanupRecord): void {

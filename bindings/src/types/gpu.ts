@@ -2,7 +2,7 @@
 
 // The browser's GPU: attention by WebGPU.
 
-import type { AttentionOptions, AttentionResult, AttentionReturn, Capture, ScoresOptions, VarlenOptions } from './attention.js';
+import type { AttentionOptions, AttentionResult, AttentionReturn, Capture, RopeRotation, ScoresOptions, VarlenOptions } from './attention.js';
 import type { CacheAttendOptions, KVCache, KVCacheConfig } from './cache.js';
 import type { PlatformAbortSignal, PlatformGPUAdapter, PlatformGPUBuffer, PlatformGPUDevice } from './platform.js';
 import type { DataOf, DType, FloatDType, FloatTensorLike, NestedNumbers, Shape, SourceOf, Tensor, TensorLike, TensorOptions } from './tensor.js';
@@ -230,6 +230,8 @@ export interface Gpu {
    * @throws {MultiheadError} as {@link Multihead.createCache}; `E_OPTION` also for int8
    */
   cache(config: KVCacheConfig): GpuCache;
+  /** {@link Multihead.rotate} on the GPU, up to d = 256. Throws as it does. */
+  rotate(x: GpuTensor | TensorLike, positions: Int32Array, rope: RopeRotation): GpuTensor;
   /** What {@link Gpu.attention} would do with these arguments: kernels, workgroups and bytes. Throws as it does. */
   explain(q: GpuFloatTensorLike, k: GpuFloatTensorLike, v: GpuFloatTensorLike, options?: GpuAttentionOptions): GpuExplanation;
 

@@ -38,6 +38,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   let end_row = min(p.rows, e.queries * p.group);
   let first_row = p.first_row + tile * ROWS;
   if (first_row >= end_row) { return; }
+  let count = min(ROWS, end_row - first_row);
   let lane = t % LANES;
   let slot = t / LANES;
 
@@ -56,7 +57,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
     }
   }
   // Of the split, the keys that some row sees.
-  let last = seen_by(e, (min(first_row + ROWS, end_row) - 1u) / p.group);
+  let last = seen_by(e, (first_row + count - 1u) / p.group);
   let begin = max(i32(split * p.split_keys), seen[0].x / i32(TILE) * i32(TILE));
   let end = min(i32((split + 1u) * p.split_keys), last.y);
   for (var key = begin; key < end; key += i32(TILE)) {
@@ -69,34 +70,39 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
           let column = lane + c * LANES;
           if (4u * column < p.dk) {
             let x = load_k(at, column);
-            for (var r = 0u; r < ROWS; r++) { s[r][u] += dot(q_row_of[r * COLUMNS + c], x); }
+//#rows
+            if (r < count) { s[r][u] += dot(q_row_of[r * COLUMNS + c], x); }
+//#done
           }
         }
       }
     }
     // Sums over the lanes of a slot.
 //#if SUBGROUP
-    for (var r = 0u; r < ROWS; r++) {
-      var x = s[r];
-      for (var step = 1u; step < SUBGROUP; step *= 2u) { x += subgroupShuffleXor(x, step); }
-      s[r] = x;
-    }
+//#rows
+    var x = s[r];
+    for (var step = 1u; step < SUBGROUP; step *= 2u) { x += subgroupShuffleXor(x, step); }
+    s[r] = x;
+//#done
 //#end
     if (PARTS > 1u) {
       workgroupBarrier();
       if (lane % EACH == 0u) {
-        for (var r = 0u; r < ROWS; r++) { part[(r * SLOTS + slot) * PARTS + lane / EACH] = s[r]; }
+//#rows
+        part[(r * SLOTS + slot) * PARTS + lane / EACH] = s[r];
+//#done
       }
       workgroupBarrier();
-      for (var r = 0u; r < ROWS; r++) {
-        var x = vec4f();
-        for (var i = 0u; i < PARTS; i++) { x += part[(r * SLOTS + slot) * PARTS + i]; }
-        s[r] = x;
-      }
+//#rows
+      var x = vec4f();
+      for (var i = 0u; i < PARTS; i++) { x += part[(r * SLOTS + slot) * PARTS + i]; }
+      s[r] = x;
+//#done
     }
     var visible = array<vec4<bool>, ROWS>();
-    for (var r = 0u; r < ROWS; r++) {
-      let row = min(first_row + r, end_row - 1u);
+//#rows
+    if (r < count) {
+      let row = first_row + r;
       var top = m[r];
       for (var u = 0u; u < 4u; u++) {
         let j = key + i32(slot + u * SLOTS);
@@ -115,6 +121,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
       }
       sum[r] = sum[r] * f + add;
     }
+//#done
     for (var u = 0u; u < 4u; u++) {
       let j = key + i32(slot + u * SLOTS);
       if (j < end) {
@@ -123,9 +130,9 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
           let column = lane + c * LANES;
           if (4u * column < p.dv) {
             let x = load_v(at, column);
-            for (var r = 0u; r < ROWS; r++) {
-              if (visible[r][u]) { acc[r * COLUMNS + c] += s[r][u] * x; }
-            }
+//#rows
+            if (r < count && visible[r][u]) { acc[r * COLUMNS + c] += s[r][u] * x; }
+//#done
           }
         }
       }
@@ -139,13 +146,12 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   }
   workgroupBarrier();
   let width = (p.dv + 3u) / 4u * 4u + 2u;
-  for (var r = 0u; r < ROWS; r++) {
+  for (var r = 0u; r < count; r++) {
     var top = LOWEST;
     for (var i = 0u; i < SLOTS; i++) { top = max(top, tops[r * SLOTS + i]); }
     let mine = exponential(m[r] - top);
-    let real = first_row + r < end_row;
     let at = (row_index(b, g, first_row + r) * p.splits + split) * width;
-    if (real && t == 0u) {
+    if (t == 0u) {
       var all = 0.0;
       for (var i = 0u; i < SLOTS; i++) { all += sums[r * SLOTS + i] * exponential(tops[r * SLOTS + i] - top); }
       partials[at] = bitcast<u32>(top);
@@ -156,7 +162,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
       values[t] = acc[r * COLUMNS + c] * mine;
       workgroupBarrier();
       let column = lane + c * LANES;
-      if (real && slot == 0u && 4u * column < p.dv) {
+      if (slot == 0u && 4u * column < p.dv) {
         var x = values[lane];
         for (var i = 1u; i < SLOTS; i++) { x += values[i * LANES + lane]; }
         for (var k = 0u; k < 4u; k++) { partials[at + 2u + 4u * column + k] = bitcast<u32>(x[k]); }

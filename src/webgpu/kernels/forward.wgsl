@@ -17,10 +17,10 @@ const CHUNKS = WIDTH / 32u;
 const TILE_ROWS = NARROW_ROWS - WIDTH / 256u * (NARROW_ROWS - WIDE_ROWS);
 const ROWS = TILE_ROWS / LANES;
 const KEYS = TILE / LANES; // of an invocation
-const HIDDEN = 0x80000000u; // a weight that is not multiplied
+const HIDDEN = 0x80000000u; // the weight of a hidden key: -0
 var<workgroup> qs: array<vec4f, TILE_ROWS * (CHUNK + 1u)>;
 var<workgroup> kv: array<vec4f, TILE * (CHUNK + 1u)>;
-var<workgroup> weights: array<u32, TILE_ROWS * (TILE + 1u)>;
+var<workgroup> weights: array<vec4u, TILE * LANES>; // bits of the rows of a row group, key by key
 var<workgroup> part: array<f32, TILE_ROWS * LANES>;
 var<workgroup> odd_values: atomic<u32>; // a value is NaN or infinite: 0 times it is not 0
 
@@ -77,53 +77,56 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
         let k1 = kv[(lane + LANES) * (CHUNK + 1u) + c];
         let k2 = kv[(lane + 2u * LANES) * (CHUNK + 1u) + c];
         let k3 = kv[(lane + 3u * LANES) * (CHUNK + 1u) + c];
-        for (var r = 0u; r < ROWS; r++) {
-          let x = qs[(rows_at + r) * (CHUNK + 1u) + c];
-          s[r] += vec4f(dot(x, k0), dot(x, k1), dot(x, k2), dot(x, k3));
-        }
+//#rows
+        let x = qs[(rows_at + r) * (CHUNK + 1u) + c];
+        s[r] += vec4f(dot(x, k0), dot(x, k1), dot(x, k2), dot(x, k3));
+//#done
       }
     }
-    for (var r = 0u; r < ROWS; r++) {
-      let row = first_row + rows_at + r;
-      top[r] = m[r];
-      for (var j = 0u; j < KEYS; j++) {
-        let at = key + i32(lane + j * LANES);
-        let one = score(e, b, g * p.group + row % p.group, row / p.group, u32(at), s[r][j], at >= seen[r].x && at < seen[r].y);
-        s[r][j] = finite(one.value);
-        visible[r][j] = one.visible;
-        top[r] = raised(top[r], Score(s[r][j], one.visible));
-      }
+//#rows
+    let row = first_row + rows_at + r;
+    top[r] = m[r];
+    for (var j = 0u; j < KEYS; j++) {
+      let at = key + i32(lane + j * LANES);
+      let one = score(e, b, g * p.group + row % p.group, row / p.group, u32(at), s[r][j], at >= seen[r].x && at < seen[r].y);
+      s[r][j] = finite(one.value);
+      visible[r][j] = one.visible;
+      top[r] = raised(top[r], Score(s[r][j], one.visible));
     }
+//#done
     // The maximum over the lanes of a row group.
 //#if SUBGROUP
-    for (var r = 0u; r < ROWS; r++) {
-      var x = top[r];
-      for (var step = 1u; step < SUBGROUP; step *= 2u) { x = max(x, subgroupShuffleXor(x, step)); }
-      top[r] = x;
-    }
+//#rows
+    var x = top[r];
+    for (var step = 1u; step < SUBGROUP; step *= 2u) { x = max(x, subgroupShuffleXor(x, step)); }
+    top[r] = x;
+//#done
 //#end
     if (SUBGROUP < LANES) {
-      for (var r = 0u; r < ROWS; r++) { part[(rows_at + r) * LANES + lane] = top[r]; }
+//#rows
+      part[(rows_at + r) * LANES + lane] = top[r];
+//#done
       workgroupBarrier();
-      for (var r = 0u; r < ROWS; r++) {
-        for (var i = 0u; i < LANES; i++) { top[r] = max(top[r], part[(rows_at + r) * LANES + i]); }
-      }
+//#rows
+      for (var i = 0u; i < LANES; i++) { top[r] = max(top[r], part[(rows_at + r) * LANES + i]); }
+//#done
     }
-    for (var r = 0u; r < ROWS; r++) {
-      let f = exponential(m[r] - top[r]);
-      m[r] = top[r];
-      var add = 0.0;
-      for (var c = 0u; c < CHUNKS; c++) { acc[r * CHUNKS + c] *= f; }
-      for (var j = 0u; j < KEYS; j++) {
-        var bits = HIDDEN;
-        if (visible[r][j]) {
-          let x = weight(s[r][j], top[r]);
-          add += x;
-          bits = bitcast<u32>(x);
-        }
-        weights[(rows_at + r) * (TILE + 1u) + lane + j * LANES] = bits;
+//#rows
+    let f = exponential(m[r] - top[r]);
+    m[r] = top[r];
+    sum[r] *= f;
+    for (var c = 0u; c < CHUNKS; c++) { acc[r * CHUNKS + c] *= f; }
+//#done
+    for (var j = 0u; j < KEYS; j++) {
+      var bits = vec4u(HIDDEN);
+//#rows
+      if (visible[r][j]) {
+        let x = weight(s[r][j], top[r]);
+        sum[r] += x;
+        bits[r] = bitcast<u32>(x);
       }
-      sum[r] = sum[r] * f + add;
+//#done
+      weights[(lane + j * LANES) * LANES + t / LANES] = bits;
     }
     for (var chunk = 0u; chunk < CHUNKS; chunk++) {
       if (chunk * CHUNK * 4u >= p.dv) { break; }
@@ -137,17 +140,28 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
         if (any((bitcast<vec4u>(x) & vec4u(0x7f800000u)) == vec4u(0x7f800000u))) { atomicOr(&odd_values, 1u); }
       }
       workgroupBarrier();
-      let plain = atomicLoad(&odd_values) == 0u;
       // A tile's sum of its own: the error grows with the number of tiles, not with that of keys.
       var tile = array<vec4f, ROWS>();
-      for (var j = 0u; j < TILE; j++) {
-        let x = kv[j * (CHUNK + 1u) + lane];
-        for (var r = 0u; r < ROWS; r++) {
-          let bits = weights[(rows_at + r) * (TILE + 1u) + j];
-          if (plain || bits != HIDDEN) { tile[r] += bitcast<f32>(bits) * x; }
+      if (atomicLoad(&odd_values) == 0u) {
+        for (var j = 0u; j < TILE; j++) {
+          let x = kv[j * (CHUNK + 1u) + lane];
+          let w = bitcast<vec4f>(weights[j * LANES + t / LANES]);
+//#rows
+          tile[r] += w[r] * x;
+//#done
+        }
+      } else {
+        for (var j = 0u; j < TILE; j++) {
+          let x = kv[j * (CHUNK + 1u) + lane];
+          let bits = weights[j * LANES + t / LANES];
+//#rows
+          if (bits[r] != HIDDEN) { tile[r] += bitcast<f32>(bits[r]) * x; }
+//#done
         }
       }
-      for (var r = 0u; r < ROWS; r++) { acc[r * CHUNKS + chunk] += tile[r]; }
+//#rows
+      acc[r * CHUNKS + chunk] += tile[r];
+//#done
     }
   }
   workgroupBarrier();
