@@ -22,7 +22,7 @@ const PARTS = [
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_070, aim: 6_000 },
   { name: 'package', folders: ['bindings'], ceiling: 32_160, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_320, aim: 17_500 },
-  { name: 'programs and scripts', folders: ['native'], ceiling: 17_100, aim: 15_500 },
+  { name: 'programs and scripts', folders: ['native'], ceiling: 17_110, aim: 15_500 },
 ];
 const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt .wgsl'.split(' '));
 /** Folders of tests, of what others wrote, and of what builds make. */
