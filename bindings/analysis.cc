@@ -142,15 +142,21 @@ int32_t ablation_sweep_create(int32_t model) {
   const AblationSweepCall call;
   return make<JavaScriptSweep>(call.from, [&](JavaScriptSweep& made) {
     std::vector<ModelInputs> texts;
-    std::span<const int32_t> ids = call.inputs.ids;
-    for (const int32_t length : call.lengths) {
-      const auto tokens = static_cast<size_t>(length);
-      ModelInputs& text = texts.emplace_back(call.inputs);
-      text.ids = ids.first(tokens);
-      ids = ids.subspan(tokens);
+    size_t first = 0, first_of_source = 0;
+    for (size_t text = 0; text < call.lengths.size(); ++text) {
+      ModelInputs& inputs = texts.emplace_back(call.inputs);
+      const auto cut = [text](std::span<const int32_t> ids, std::span<const int32_t> lengths,
+                              size_t& begin) {
+        if (lengths.empty()) return ids;
+        const auto tokens = static_cast<size_t>(lengths[text]);
+        begin += tokens;
+        return ids.subspan(begin - tokens, tokens);
+      };
+      inputs.ids = cut(inputs.ids, call.lengths, first);
+      inputs.source = cut(inputs.source, call.source_lengths, first_of_source);
     }
     return made.sweep.ablate(at<Model>(model), texts, metric_of(call.metric, &made), call.ablation,
-                             context());
+                             call.site, context());
   });
 }
 

@@ -148,6 +148,8 @@ describe('multihead run', () => {
     const flags = ['--max-new-tokens=8', '--temperature=1.5', '--top-k=40', '--top-p=0.9', '--repetition-penalty=1.2', '--seed=3'];
     expect((await succeeds('run', text, 'the cat sat', ...flags)).stdout).toBe(`${wanted}\n`);
     expect((await json('run', text, 'the cat sat', ...flags))['text']).toBe(wanted);
+    const once = ['--max-new-tokens=9', '--no-repeat-ngram-size=1', '--min-new-tokens=9'];
+    expect(new Set((await json('run', text, 'the cat sat', ...once))['ids'] as number[]).size).toBe(9);
   });
 
   it('adds a direction of a sparse autoencoder, as lens does', async () => {
@@ -337,6 +339,13 @@ describe('multihead lens, patch, ablate and attribute', () => {
       clean: ablated.clean,
       metrics: rows(ablated.values.data, 2),
     });
+    using paired = await openModel(join(goldens, 't5_seq2seq'));
+    const cross = await paired.ablate([ids(clean)], { meanLogProb: true }, { decoderInputs: [[0, 7, 9]], site: 'cross_z' });
+    const decoder = ['--cross', '--decoder-ids', '0,7,9'];
+    expect(await document('ablate', join(goldens, 't5_seq2seq'), '--ids', clean, ...decoder)).toMatchObject({
+      clean: cross.clean,
+      metrics: rows(cross.values.data, 2),
+    });
     const direct = await model.logitAttribution(ids(clean), difference);
     expect(await document('attribute', gpt2, '--ids', clean, ...metric)).toMatchObject({
       metric: direct.metric,
@@ -446,7 +455,7 @@ describe('multihead', () => {
       heads: '--layers --heads --chart --ids --weights --workers --revision --local --json --help',
       lens: '--layers --top --position --sae --feature --strength --chart --ids --weights --revision --local --json --help',
       patch: '--token --against --position --by --site --chart --ids --weights --revision --local --json --help',
-      ablate: '--token --against --position --ablation --chart --ids --weights --revision --local --json --help',
+      ablate: '--token --against --position --ablation --cross --decoder-ids --chart --ids --weights --revision --local --json --help',
       attribute: '--token --against --position --by --site --chart --ids --weights --revision --local --json --help',
     };
     for (const [name, list] of Object.entries(options)) {

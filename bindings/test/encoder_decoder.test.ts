@@ -141,6 +141,48 @@ describe.each(builds)('an encoder–decoder model (%s)', (simd) => {
     two.dispose();
   });
 
+  it('scales and mutes heads of cross-attention', async () => {
+    const options = { decoderInput: target };
+    const headScales = new Float32Array(12).fill(1);
+    const plain = await model.logits(source, options);
+    expect(await model.logits(source, { ...options, headScales })).toEqual(plain);
+    headScales[6 + 2 * 1 + 1] = 0;
+    const muted = await model.logits(source, { ...options, headScales });
+    expect(muted).not.toEqual(plain);
+    const edits = [{ site: 'cross_z', layer: 1, heads: [1], scale: 0 }] as const;
+    expect(muted).toEqual(await model.logits(source, { ...options, edits }));
+    const most = { maxNewTokens: 6, numBeams: 3 };
+    headScales.fill(0, 6);
+    const none = ([0, 1, 2] as const).map((layer) => ({ site: 'cross_z', layer, scale: 0 }) as const);
+    expect((await model.complete(source, { ...most, headScales })).ids).toEqual((await model.complete(source, { ...most, edits: none })).ids);
+    const wrong = { ...options, headScales: new Float32Array(7) };
+    expect((await rejectionOf(model.logits(source, wrong))).message).toMatch(/^headScales: expected 6 or 12 numbers/);
+  });
+
+  it('ablates heads of both kinds', async () => {
+    const metric = { token: 9, against: 3 };
+    const texts = [source, source.slice(2)];
+    const decoderInputs = [target, [0, 7]];
+    const difference = async (text: number, headScales?: Float32Array): Promise<number> => {
+      const { data } = await model.logits(texts[text] as number[], { decoderInput: decoderInputs[text], headScales });
+      return (data[9] as number) - (data[3] as number);
+    };
+    for (const site of ['z', 'cross_z'] as const) {
+      const { clean, values } = await model.ablate(texts, metric, { decoderInputs, site });
+      expect(clean).toBeCloseTo(((await difference(0)) + (await difference(1))) / 2, 4);
+      expect(values.shape).toEqual([3, 2]);
+      const headScales = new Float32Array(12).fill(1);
+      headScales[(site === 'z' ? 0 : 6) + 5] = 0;
+      expect(values.data[5]).toBeCloseTo(((await difference(0, headScales)) + (await difference(1, headScales))) / 2, 4);
+    }
+    const byFunction = await model.ablate(texts, (logits) => (logits[9] as number) - (logits[3] as number), { decoderInputs });
+    expect(byFunction.values.data[5]).toBeCloseTo((await model.ablate(texts, metric, { decoderInputs })).values.data[5] as number, 4);
+    const refused = async (options: object) => (await rejectionOf(model.ablate(texts, metric, options))).argument;
+    expect(await refused({})).toBe('decoderInputs');
+    expect(await refused({ decoderInputs: [target] })).toBe('decoderInputs');
+    expect(await refused({ decoderInputs, site: 'k' })).toBe('site');
+  });
+
   it('obeys rules', async () => {
     const { ids } = await model.complete(source, { maxNewTokens: 4 });
     const forced = await model.complete(source, { maxNewTokens: 4, forcedBos: 7, forcedEos: 3 });
@@ -245,7 +287,7 @@ describe.each(builds)('an encoder–decoder model (%s)', (simd) => {
       expect(await other.complete(source, options)).toEqual(await model.complete(source, options));
       const search = { ...options, numBeams: 3 };
       expect(await other.complete(source, search)).toEqual(await model.complete(source, search));
-      const given = { decoderInput: target };
+      const given = { decoderInput: target, headScales: Float32Array.from({ length: 12 }, (_, at) => at / 8) };
       expect(await other.crossAttentions(source, given)).toEqual(await model.crossAttentions(source, given));
       expect(await other.logits(source, given)).toEqual(await model.logits(source, given));
       expect(other.encoder?.workers).toBe(other.workers);

@@ -57,13 +57,13 @@ constexpr std::pair<const char*, By> kBys[] = {
 
 struct Arguments {
   ModelOptions model;
-  std::vector<std::string> texts;
+  std::vector<std::string> texts, decoders;
   std::string corrupt;
   int32_t token = -1, against = -1;
   int64_t position = -1;
   models::LensOptions lens;
   std::string site = "z", by = "head", chart;
-  bool mean = false;
+  bool mean = false, cross = false;
 };
 
 // A table of numbers, one row for each layer.
@@ -262,7 +262,7 @@ int run_sweep(const std::string& command, const Arguments& arguments, const Mode
   if (command == "ablate") {
     status = models::ablate(model, texts, metric,
                             arguments.mean ? models::Ablation::kMean : models::Ablation::kZero,
-                            parts, context, progress);
+                            parts, context, progress, arguments.cross ? Site::kCrossZ : Site::kZ);
   } else if (estimates) {
     status =
         models::attribution_patch(model, texts[0], corrupt, metric, of, by, false, parts, context);
@@ -320,6 +320,10 @@ void add_options(CLI::App& app, const std::string& command, Arguments& arguments
                                    ->needs(token);
   if (command == "ablate") {
     app.add_flag("--mean", arguments.mean, "Heads get their mean over all texts instead of 0");
+    app.add_flag("--cross", arguments.cross, "Heads of cross-attention of a model with an encoder");
+    app.add_option("--decoder-ids", arguments.decoders,
+                   "Of a model with an encoder: what the decoder has, once for each text")
+        ->allow_extra_args(false);
     ids->description("Token ids of a text, separated by commas; once for each text");
     return;
   }
@@ -354,10 +358,17 @@ int run_analysis(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  std::vector<std::vector<int32_t>> ids(arguments.texts.size());
+  const size_t decoders = arguments.decoders.size();
+  std::vector<std::vector<int32_t>> ids(arguments.texts.size()), targets(decoders);
   std::vector<int32_t> corrupt;
   bool read = arguments.corrupt.empty() || read_ids(arguments.corrupt, corrupt);
   for (size_t i = 0; i < ids.size(); ++i) read = read && read_ids(arguments.texts[i], ids[i]);
+  for (size_t i = 0; i < decoders; ++i) read = read && read_ids(arguments.decoders[i], targets[i]);
+  if (read && decoders > 0 && decoders != ids.size()) {
+    std::fprintf(stderr, "--decoder-ids: expected as many as --ids, %zu, got %zu\n", ids.size(),
+                 decoders);
+    return kExitUsage;
+  }
   if (!read || (command != "ablate" && ids.size() != 1)) {
     std::fprintf(stderr, "--ids: expected %s, got %s\n",
                  read ? "one list" : "numbers, separated by commas",
@@ -368,7 +379,10 @@ int run_analysis(int argc, char** argv) {
   if (const int code = open_model(arguments.model, model); code != kExitOk) return code;
   Context context(arguments.model.threads);
   std::vector<ModelInputs> texts;
-  for (const std::vector<int32_t>& text : ids) texts.push_back({.ids = text});
+  for (size_t i = 0; i < ids.size(); ++i) {
+    texts.push_back({.ids = decoders > 0 ? targets[i] : ids[i]});
+    if (decoders > 0) texts.back().source = ids[i];
+  }
   if (command == "lens") return run_lens(arguments, model, texts[0], context);
   if (command == "attribute" && arguments.corrupt.empty()) {
     return run_logit_attribution(arguments, model, texts[0], context);

@@ -406,25 +406,6 @@ void check_quantization(ConfigReader& top) {
   }
 }
 
-// Adds the ids of a setting, which is one id or a list of them. null and negative numbers are none.
-Status read_end_ids(const Config& config, const std::string& setting, std::vector<int32_t>& ids) {
-  for (auto field = config.lower_bound(setting);
-       field != config.end() && field->first.starts_with(setting); ++field) {
-    const auto& [name, value] = *field;
-    if (name.size() > setting.size() && name[setting.size()] != '.') continue;
-    const bool none = value.kind == ConfigValue::Kind::kNull ||
-                      (value.kind == ConfigValue::Kind::kNumber && value.number < 0);
-    if (none) continue;
-    if (value.kind != ConfigValue::Kind::kNumber || value.number != std::floor(value.number) ||
-        !(value.number < 0x1p31)) {
-      return setting_error(name, "a token id", described(&value));
-    }
-    const auto id = static_cast<int32_t>(value.number);
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-  }
-  return {};
-}
-
 // The family of a configuration, and where its fields are.
 struct Chosen {
   const Family* family = nullptr;
@@ -604,12 +585,7 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
   MULTIHEAD_TRY(config.status());
   if (family->causal) {
     // Only language models generate.
-    MULTIHEAD_TRY(read_end_ids(given, prefix + "eos_token_id", a.end_ids));
-    if (a.end_ids.empty() && !prefix.empty()) {
-      MULTIHEAD_TRY(read_end_ids(given, "eos_token_id", a.end_ids));
-    }
-    MULTIHEAD_TRY(read_end_ids(given, "generation_config.json/eos_token_id", a.end_ids));
-    MULTIHEAD_TRY(read_generation(given, a));
+    MULTIHEAD_TRY(read_generation(given, prefix, a));
   }
   MULTIHEAD_TRY(top.status());
   architecture = std::move(a);

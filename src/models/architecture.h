@@ -80,7 +80,8 @@ struct Architecture {
 };
 
 // Reads the numbers of a model, and of the encoder of an encoder–decoder model, which has no family
-// else. `images`: of a model with two towers, that of images. Errors: kOption, naming the setting.
+// else. `images`: reads the tower of images of a model with two. Errors: kOption, naming the
+// setting.
 Status read_architecture(const Config& config, bool images, Architecture& architecture,
                          Architecture& encoder);
 

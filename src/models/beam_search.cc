@@ -1,5 +1,5 @@
-// BeamSearch: the most likely sequences side by side. The definition is that of transformers
-// (generation/utils.py, _beam_search): which candidates count, and when the search ends.
+// BeamSearch: the most likely sequences side by side. Definition: transformers,
+// generation/utils.py, _beam_search: which candidates count, and when the search ends.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/error/printable.h"
 #include "multihead/status.h"
 
 namespace multihead::models {
@@ -48,6 +49,10 @@ Status setting_error(std::string_view name, std::string_view expected, std::stri
   const std::string_view file = end == std::string_view::npos ? "config.json" : name.substr(0, end);
   return {StatusCode::kOption, std::string(file) + ": " + std::string(name.substr(end + 1)),
           expected, got};
+}
+
+Status format_error(std::string_view what, std::string_view expected, std::string_view got) {
+  return {StatusCode::kFormat, engine::printable(what), expected, got};
 }
 
 std::string described(const ConfigValue* value) {

@@ -14,6 +14,8 @@ namespace multihead::models {
 
 // An error in a setting of config.json, or of the file whose path stands before it.
 Status setting_error(std::string_view name, std::string_view expected, std::string_view got);
+// An error in a file; `what` becomes printable.
+Status format_error(std::string_view what, std::string_view expected, std::string_view got);
 // Writes a number, or a value of any kind, for a message.
 std::string text_of(double number);
 std::string described(const ConfigValue* value);

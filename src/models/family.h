@@ -161,7 +161,7 @@ enum class Classifier : uint8_t {
   // or, if classifier_pooling says so, of the mean; of each token for classes of tokens
   kTransform,
   kLastToken,     // the last token that is not padding
-  kFirstAndMean,  // the first token's last hidden state, then the mean of those of the patches
+  kFirstAndMean,  // the first token's last hidden state, then the mean of the patches' states
 };
 
 // A setting that has one supported value.
@@ -227,8 +227,8 @@ struct Family {
   bool patch_bias = true;
   // The positions are interpolated for the size of preprocessor_config.json.
   bool resizes_positions = false, resizes_with_antialias = false;
-  // The vector of a text is that of the first token with the id eos_token_id, or if that is 2, the
-  // largest id.
+  // The vector of a text is the state of the first token with the id eos_token_id, or if that id is
+  // 2, with the largest id.
   bool pools_end = false;
   Pooling pooling = Pooling::kMean;  // of embed(), unless the folder says otherwise
   Classifier classifier = Classifier::kLastToken;

@@ -20,10 +20,6 @@ namespace multihead::models {
 namespace gguf_settings {
 namespace {
 
-Status format_error(std::string_view what, std::string_view expected, std::string_view got) {
-  return {StatusCode::kFormat, what, expected, got};
-}
-
 ConfigValue number_value(double number) { return {ConfigValue::Kind::kNumber, number, {}}; }
 ConfigValue flag_value(bool flag) { return {ConfigValue::Kind::kBool, flag ? 1.0 : 0.0, {}}; }
 ConfigValue text_value(std::string text) { return {ConfigValue::Kind::kText, 0, std::move(text)}; }
@@ -243,7 +239,7 @@ class Translator {
   }
 
   void fail(std::string_view name, std::string_view expected, std::string_view got) {
-    if (status_.ok()) status_ = format_error(engine::printable(full(name)), expected, got);
+    if (status_.ok()) status_ = format_error(full(name), expected, got);
   }
 
   double number(std::string_view name, double absent) {

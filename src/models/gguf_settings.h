@@ -1,4 +1,5 @@
-// The settings and the names of tensors in a GGUF file, changed to those of a Hugging Face folder.
+// The settings and the names of tensors in a GGUF file, changed to the names of a Hugging Face
+// folder.
 #pragma once
 
 #include <cstdint>

@@ -187,9 +187,16 @@ class Builder {
       project(graph_.source, &LayerParameters::cross_v, v);
       graph_.operations.back().cross = true;
     }
-    const ValueId z = graph_.add({.width = a_.q_width(), .heads = a_.heads, .site = Site::kCrossZ});
-    graph_.operations.push_back(
-        {.kind = Operation::Kind::kAttend, .in = q, .in2 = k, .in3 = v, .out = z, .cross = true});
+    const ValueId heads = graph_.add({.width = a_.q_width(), .heads = a_.heads});
+    graph_.operations.push_back({.kind = Operation::Kind::kAttend,
+                                 .in = q,
+                                 .in2 = k,
+                                 .in3 = v,
+                                 .out = heads,
+                                 .cross = true});
+    const ValueId z = changed(Operation::Kind::kScaleHeads, heads);
+    graph_.operations.back().cross = true;
+    graph_.values[at(z)].site = Site::kCrossZ;
     const ValueId out = add_projection(z, &LayerParameters::cross_o, a_.width);
     graph_.values[at(out)].site = Site::kCrossAttnOut;
     const ValueId mid =

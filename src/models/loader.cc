@@ -43,10 +43,6 @@ constexpr int64_t kBlock = 0;  // each array by itself: the sanitizer sees where
 constexpr int64_t kBlock = engine::kLargePages;
 #endif
 
-Status format_error(std::string_view what, std::string_view expected, std::string_view got) {
-  return {StatusCode::kFormat, what, expected, got};
-}
-
 // Tensors of GGUF files that a family may not have: q, k and v as one matrix, and a gate. The
 // angles of rotations, which old files have, follow from the settings.
 constexpr const char *kFusedQkv = "blk.#.attn_qkv", *kGate = "blk.#.ffn_gate";
@@ -316,7 +312,7 @@ struct ModelLoader::State {
     if (layer_norm && plan().norm_bias) add_vector(names, layer, ".bias", size, to.bias);
   }
 
-  // Positions of images of another size than that of the training.
+  // Positions of images of another size than the images of the training.
   Status resize_positions() {
     Parameters& p = model->parameters;
     const Architecture& a = plan();

@@ -57,7 +57,7 @@ std::vector<double> direction(const Model::Internals& m, const Metric& metric, c
     weights[i] *= norm.weight.data[i] / scale;
     weight_mean += weights[i] / static_cast<double>(width);
   }
-  // The norm subtracts the mean of a vector: the same as subtracting that of the weights.
+  // The norm subtracts the mean of a vector: the same as subtracting the mean of the weights.
   for (size_t i = 0; i < width && centered; ++i) weights[i] -= weight_mean;
   return weights;
 }

@@ -38,17 +38,19 @@ Rated rate(std::span<const float> logits, int32_t token) {
                                 [&](float logit) { return logit > own; })};
 }
 
-Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric,
-           Question& question) {
+Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric, Question& question,
+           bool with_encoder) {
   const Model::Internals* const m = Model::Internals::of(model);
   if (m == nullptr) return {StatusCode::kOption, "model", "one that was opened", "none"};
   if (m->info.output != Output::kLanguageModel || !m->info.causal) {
     return {StatusCode::kOption, "model", "a causal language model",
             m->info.model_type + " without one"};
   }
-  MULTIHEAD_TRY(check_one_stack(*m, "a causal language model without an encoder"));
+  if (!with_encoder)
+    MULTIHEAD_TRY(check_one_stack(*m, "a causal language model without an encoder"));
   question.model = m;
   question.pass = {.inputs = inputs, .end_layer = m->info.num_layers};
+  if (with_encoder) MULTIHEAD_TRY(check_source(*m, question.pass));
   MULTIHEAD_TRY(check_inputs(*m, question.pass));
   if (metric == nullptr) return {};
   MULTIHEAD_TRY(MetricOf::create(*m, *metric, question.pass.tokens, question.metric));
@@ -57,13 +59,17 @@ Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric,
 }
 
 Status ask_one(const Model& model, const ModelInputs& inputs, const Metric& metric,
-               Question& question) {
-  MULTIHEAD_TRY(ask(model, inputs, &metric, question));
+               Question& question, bool with_encoder) {
+  MULTIHEAD_TRY(ask(model, inputs, &metric, question, with_encoder));
   if (inputs.batch != 1) {
     return {StatusCode::kShape, "batch", "1", std::to_string(inputs.batch)};
   }
-  if (!inputs.mask.empty()) return {StatusCode::kOption, "mask", "none", "a mask"};
-  if (!inputs.edits.empty()) return {StatusCode::kOption, "edits", "none", "edits"};
+  if (!inputs.mask.empty() || !inputs.source_mask.empty()) {
+    return {StatusCode::kOption, "mask", "none", "a mask"};
+  }
+  if (!inputs.edits.empty() || !inputs.source_edits.empty()) {
+    return {StatusCode::kOption, "edits", "none", "edits"};
+  }
   return {};
 }
 

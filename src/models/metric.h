@@ -24,8 +24,8 @@ class MetricOf {
   Status evaluate(const Tensor& state, std::span<const int32_t> ids, std::vector<double>& results,
                   Context& context) const;
   // The gradient with respect to the last hidden state (tokens, width) of one sequence, which is 0
-  // before. Adds those of the output matrix and its bias to `output`, where they are given. Errors:
-  // as evaluate().
+  // before. Adds the gradients of the output matrix and its bias to `output`, where it has them.
+  // Errors: as evaluate().
   Status differentiate(const Tensor& state, std::span<const int32_t> ids, const Tensor& gradient,
                        Context& context, const Projection& output = {}) const;
 
@@ -59,11 +59,13 @@ struct Question {
   Pass pass;
   MetricOf metric;
 };
-// Errors: kOption for a model that is no causal language model, and those of check_inputs().
-Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric, Question& question);
+// Errors: kOption for a model that is no causal language model, or has an encoder that the call is
+// not for, and the errors of check_inputs(). The state of the source is not computed.
+Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric, Question& question,
+           bool with_encoder = false);
 // Also refuses more than one sequence, padding and edits.
 Status ask_one(const Model& model, const ModelInputs& inputs, const Metric& metric,
-               Question& question);
+               Question& question, bool with_encoder = false);
 
 // The error of a metric that is not finite, kOption.
 Status require_finite(std::span<const double> metrics);

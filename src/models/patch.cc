@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/error/error.h"
+#include "models/source.h"
 #include "models/sweep.h"
 #include "nn/call_memory.h"
 
@@ -94,15 +95,20 @@ void Values::capture(std::vector<Capture>& captures) const {
   }
 }
 
-Status Sweep::Text::ask(const Model& model, const ModelInputs& inputs, const Metric& metric) {
+Status Sweep::Text::ask(const Model& model, const ModelInputs& inputs, const Metric& metric,
+                        Context* context) {
   ids.assign(inputs.ids.begin(), inputs.ids.end());
   token_types.assign(inputs.token_types.begin(), inputs.token_types.end());
   head_scales.assign(inputs.head_scales.begin(), inputs.head_scales.end());
+  source.assign(inputs.source.begin(), inputs.source.end());
   ModelInputs own = inputs;
   own.ids = ids;
   own.token_types = token_types;
   own.head_scales = head_scales;
-  return ask_one(model, own, metric, question);
+  own.source = source;
+  MULTIHEAD_TRY(ask_one(model, own, metric, question, context != nullptr));
+  if (context == nullptr) return {};
+  return run_encoder(*question.model, question.pass, source_state, *context);
 }
 
 Status Sweep::patch(const Model& model, const ModelInputs& clean, const ModelInputs& corrupt,
@@ -122,18 +128,23 @@ Status Sweep::patch(const Model& model, const ModelInputs& clean, const ModelInp
 }
 
 Status Sweep::ablate(const Model& model, std::span<const ModelInputs> texts, const Metric& metric,
-                     Ablation ablation, Context& context) {
+                     Ablation ablation, Site site, Context& context) {
   if (texts.empty()) return {StatusCode::kOption, "texts", "1 or more", "none"};
   if (ablation > Ablation::kMean) {
     return {StatusCode::kOption, "ablation", "an Ablation",
             std::to_string(static_cast<int>(ablation))};
   }
+  if (site != Site::kZ && site != Site::kCrossZ) {
+    return {StatusCode::kOption, "site", "z or cross_z", name_of(site)};
+  }
   model_ = model;
   metric_ = metric;
+  site_ = site;
   texts_.resize(texts.size());
   for (size_t text = 0; text < texts.size(); ++text) {
-    MULTIHEAD_TRY(texts_[text].ask(model_, texts[text], metric_));
+    MULTIHEAD_TRY(texts_[text].ask(model_, texts[text], metric_, &context));
   }
+  MULTIHEAD_TRY(check_site(*texts_[0].question.model, "site", site));
   const ModelInfo& info = model_.info();
   parts_ = info.num_heads;
   sums_.resize(static_cast<size_t>(layers() * parts_));
@@ -149,7 +160,7 @@ Status Sweep::find_means(Context& context) {
   for (Text& each : texts_) {
     Question& question = each.question;
     Values z;
-    MULTIHEAD_TRY(z.reserve(question, Site::kZ));
+    MULTIHEAD_TRY(z.reserve(question, site_));
     std::vector<Capture> captures;
     z.capture(captures);
     Pass pass = question.pass;
@@ -206,17 +217,21 @@ Status Sweep::run(int64_t most, std::vector<double>& metrics, Context& context) 
 Status Sweep::run_parts(int64_t count, std::vector<double>& metrics, Context& context) {
   const Question& question = text().question;
   const int64_t tokens = question.pass.tokens;
+  const Tensor& source = question.pass.source.state;
+  const int64_t source_size = source.shape.elements();
   engine::Buffer memory;
-  float *state = nullptr, *heads = nullptr;
+  float *state = nullptr, *heads = nullptr, *sources = nullptr;
   MULTIHEAD_TRY(nn::reserve(memory, [&](rules::Arena& take) {
     take(state, nn::saturated_elements({count, states_.size()}));
     take(heads, nn::saturated_elements({z_.given() ? count : 0, z_.size()}));
+    take(sources, nn::saturated_elements({source.given() ? count : 0, source_size}));
   }));
   std::vector<int32_t> ids;
   std::vector<Edit> edits;
   for (int64_t i = 0; i < count; ++i) {
     std::copy_n(states_.of(layer_).data, states_.size(), state + i * states_.size());
     if (z_.given()) std::copy_n(z_.of(layer_).data, z_.size(), heads + i * z_.size());
+    if (source.given()) std::copy_n(source.data, source_size, sources + i * source_size);
     ids.insert(ids.end(), text().ids.begin(), text().ids.end());
     edits.push_back(edit_of(part_ + i));
     edits.back().sequences = {i};
@@ -228,6 +243,9 @@ Status Sweep::run_parts(int64_t count, std::vector<double>& metrics, Context& co
   pass.first_layer = layer_;
   pass.state = ConstTensor(state, {count * tokens, states_.size() / tokens});
   if (z_.given()) pass.z = ConstTensor(heads, {count * tokens, z_.size() / tokens});
+  if (source.given()) {
+    pass.source.state = {sources, {count * source.shape[0], source.shape[1]}};
+  }
   Tensor end;
   MULTIHEAD_TRY(run_layers(*question.model, pass, end, context));
   return question.metric.evaluate(end, ids, metrics, context);
@@ -276,10 +294,11 @@ Status patch(const Model& model, const ModelInputs& clean, const ModelInputs& co
 }
 
 Status ablate(const Model& model, std::span<const ModelInputs> texts, const Metric& metric,
-              Ablation ablation, PartResults& result, Context& context, const Progress& progress) {
+              Ablation ablation, PartResults& result, Context& context, const Progress& progress,
+              Site site) {
   return engine::memory_guard([&]() -> Status {
     Sweep sweep;
-    MULTIHEAD_TRY(sweep.ablate(model, texts, metric, ablation, context));
+    MULTIHEAD_TRY(sweep.ablate(model, texts, metric, ablation, site, context));
     return finish(sweep, result, context, progress);
   });
 }

@@ -456,11 +456,10 @@ class Runner {
     }
     call.attention = attention_of(a_, plan, !pass_.caches.empty());
     AttentionOptions& options = call.attention;
-    if (!pass_.inputs.head_scales.empty()) {
-      const auto heads = static_cast<size_t>(a_.heads);
-      call.head_scales =
-          pass_.inputs.head_scales.subspan(static_cast<size_t>(index) * heads, heads);
-    }
+    // The factors of cross-attention follow the others, if there are any.
+    const auto heads = static_cast<size_t>(a_.heads), first = static_cast<size_t>(index) * heads;
+    const std::span<const float> scales = pass_.inputs.head_scales;
+    if (!scales.empty()) call.head_scales = scales.subspan(first, heads);
     if (!pass_.captures.empty() || !pass_.inputs.edits.empty()) {
       probe_ = {pass_.captures, pass_.inputs.edits, index, before_};
       call.probe = &probe_;
@@ -475,6 +474,8 @@ class Runner {
         call.source.attention.mask = {source.mask.data(), {batch, 1, 1, source.tokens}};
       }
       if (!source.caches.empty()) call.source.cache = &source.caches[static_cast<size_t>(index)];
+      const size_t others = heads * a_.layers.size();
+      if (scales.size() > others) call.source.head_scales = scales.subspan(others + first, heads);
     }
     if (!pass_.caches.empty()) {
       call.cache = &pass_.caches[static_cast<size_t>(index)];
@@ -501,7 +502,7 @@ class Runner {
   const Parameters& p_;
   const nn::Graph& graph_;
   const Pass& pass_;
-  const int64_t before_;  // tokens in the caches; layers add those of the pass to theirs
+  const int64_t before_;  // tokens in the caches, to which layers add the pass's
   Context& context_;
   Arrays w_;
   nn::Frame frame_;
@@ -584,9 +585,14 @@ Status check_inputs(const Model::Internals& model, Pass& pass, std::string_view 
     }
   }
   const auto heads = static_cast<size_t>(a.heads) * a.layers.size();
-  if (!in.head_scales.empty() && in.head_scales.size() != heads) {
-    return shape_error("head_scales", std::to_string(heads) + " numbers",
-                       static_cast<int64_t>(in.head_scales.size()));
+  const size_t scales = in.head_scales.size();
+  const bool has_cross = model.encoder != nullptr;
+  if (scales != 0 && scales != heads && !(has_cross && scales == 2 * heads)) {
+    return shape_error("head_scales",
+                       std::to_string(heads) +
+                           (has_cross ? " or " + std::to_string(2 * heads) : std::string()) +
+                           " numbers",
+                       static_cast<int64_t>(scales));
   }
   return check_edits(model, pass);
 }

@@ -28,7 +28,7 @@ struct Pass {
   int64_t tokens = 0;              // of each sequence
   std::span<KVCache> caches = {};  // one for each layer: inputs are the next tokens; else empty
   // If given, each token is the next one of its own text, which has these caches, one for each
-  // layer; `caches` are those of the first text.
+  // layer; `caches` are the caches of the first text.
   std::span<const std::span<KVCache>> texts = {};
   PassSource source = {};   // of a decoder with cross-attention
   bool in_session = false;  // edits are for all tokens of a session, of which these are some
@@ -63,9 +63,9 @@ Status run_layers(const Model::Internals& model, const Pass& pass, Tensor& resul
 using LossGradient = std::function<Status(const Tensor& state, const Tensor& gradient)>;
 
 // The gradients of a scalar with respect to values of the pass, which has no caches and no edits.
-// The gradients of parameters are added to those of `parameters` that are given, f32, except those
-// of the output matrix and its bias, which are the loss's. Layers below the first one that has a
-// gradient to compute are only computed. Errors: kMemory, and those of `loss`.
+// The gradients of parameters are added to `parameters`, f32, where it has memory for them, except
+// the gradients of the output matrix and its bias, which are the loss's. Layers below the first one
+// that has a gradient to compute are only computed. Errors: kMemory, and the errors of `loss`.
 Status differentiate(const Model::Internals& model, const Pass& pass, const LossGradient& loss,
                      std::span<const GradientOutput> wanted, Context& context,
                      const Parameters* parameters = nullptr);

@@ -238,7 +238,7 @@ struct Session::State {
     return {};
   }
 
-  // True if the next token can be in one pass with that of `other`.
+  // True if the next token can be in one pass with the next token of `other`.
   bool goes_with(const State& other) const {
     return model == other.model && model->encoder == nullptr && model->architecture.buckets == 0 &&
            edits.empty() && other.edits.empty() && head_scales == other.head_scales &&

@@ -1,7 +1,7 @@
 // Types of the weights in safetensors and GGUF files. In safetensors files a matrix of int8 or int4
-// is one of I8, (rows, bytes of a row): its rows are those of a WeightMatrix. The quantized types
-// of GGUF store blocks of numbers with scales: https://github.com/ggml-org/ggml, ggml-common.h and
-// ggml-quants.c.
+// is one of I8, (rows, bytes of a row): its rows are the rows of a WeightMatrix. The quantized
+// types of GGUF store blocks of numbers with scales: https://github.com/ggml-org/ggml,
+// ggml-common.h and ggml-quants.c.
 #pragma once
 
 #include <cstddef>

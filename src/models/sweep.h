@@ -44,7 +44,7 @@ class Sweep {
   Status patch(const Model& model, const ModelInputs& clean, const ModelInputs& corrupt,
                const Metric& metric, Site site, By by);
   Status ablate(const Model& model, std::span<const ModelInputs> texts, const Metric& metric,
-                Ablation ablation, Context& context);
+                Ablation ablation, Site site, Context& context);
 
   // The metrics of the next runs, at most `most`; record() takes them. Errors: kMemory, kOption.
   Status run(int64_t most, std::vector<double>& metrics, Context& context);
@@ -59,11 +59,14 @@ class Sweep {
  private:
   // A checked input.
   struct Text {
-    std::vector<int32_t> ids, token_types;
+    std::vector<int32_t> ids, token_types, source;
     std::vector<float> head_scales;
     Question question;
+    engine::Buffer source_state;
 
-    Status ask(const Model& model, const ModelInputs& inputs, const Metric& metric);
+    // `context`: where an encoder runs; null if the call is not for models with one.
+    Status ask(const Model& model, const ModelInputs& inputs, const Metric& metric,
+               Context* context = nullptr);
   };
   enum class Stage : uint8_t { kCorrupt, kClean, kParts };
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Settings with ids of tokens, behind a prefix.
+// Settings with ids of tokens, behind a prefix. kMostRows as `vocabulary`: any ids.
 class Settings {
  public:
   Settings(const Config& config, std::string prefix, int64_t vocabulary)
@@ -51,7 +51,8 @@ class Settings {
     if (is_number && value.number < 0) return {};
     if (!is_number || value.number != std::floor(value.number) ||
         !(value.number < static_cast<double>(vocabulary_))) {
-      return setting_error(field, "a token id below " + std::to_string(vocabulary_),
+      const std::string below = " below " + std::to_string(vocabulary_);
+      return setting_error(field, "a token id" + (vocabulary_ == kMostRows ? "" : below),
                            described(&value));
     }
     list.push_back(static_cast<int32_t>(value.number));
@@ -65,9 +66,22 @@ class Settings {
 
 }  // namespace
 
-Status read_generation(const Config& config, Architecture& a) {
-  // As transformers, which reads config.json for it only if the other file is missing.
+Status read_generation(const Config& config, const std::string& fields, Architecture& a) {
   std::string prefix = "generation_config.json/";
+  // A file may name an end that the vocabulary does not have.
+  const auto add_ends = [&](const std::string& before) -> Status {
+    std::vector<int32_t> ids;
+    MULTIHEAD_TRY(Settings(config, before, kMostRows).ids("eos_token_id", ids));
+    for (const int32_t id : ids) {
+      const auto same = std::find(a.end_ids.begin(), a.end_ids.end(), id);
+      if (same == a.end_ids.end()) a.end_ids.push_back(id);
+    }
+    return {};
+  };
+  MULTIHEAD_TRY(add_ends(fields));
+  if (a.end_ids.empty() && !fields.empty()) MULTIHEAD_TRY(add_ends(""));
+  MULTIHEAD_TRY(add_ends(prefix));
+  // As transformers, which reads config.json for the rest only if the other file is missing.
   if (!ConfigReader(config, prefix).has_members()) prefix.clear();
   const Settings settings(config, prefix, a.vocabulary), of_model(config, "", a.vocabulary);
   if (a.family->encoder != nullptr) {

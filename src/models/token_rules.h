@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "models/architecture.h"
@@ -11,9 +12,10 @@
 
 namespace multihead::models {
 
-// Reads rules, defaults and the decoder's first token. Errors: kOption, naming a setting that is no
-// number, or no list of token ids.
-Status read_generation(const Config& config, Architecture& architecture);
+// Reads the ids that end a text, rules, defaults and the decoder's first token. `fields`: stands
+// before the names in config.json. Errors: kOption, naming a setting that is no number, or no list
+// of token ids.
+Status read_generation(const Config& config, const std::string& fields, Architecture& architecture);
 
 // kOption, naming the rule, unless all its tokens are below `vocabulary`.
 Status check_rules(const TokenRules& rules, int64_t vocabulary);

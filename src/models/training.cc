@@ -164,7 +164,7 @@ class ModelTrainee : public nn::Trainee {
   }
 
   // The sum of cross-entropies over the targets and its gradient with respect to the last hidden
-  // state; adds that of the output matrix.
+  // state; adds the gradient of the output matrix.
   Status loss(std::span<const int32_t> targets, const Tensor& state, const Tensor& gradient,
               cpu::CrossEntropyResult& result, bool& began, Context& context) const {
     const Model::Internals& m = *made_;

@@ -3,7 +3,8 @@
 /// (logit lens), what a part adds to a result (direct logit attribution), and what changes if a
 /// part had another value (activation patching, attribution patching, ablation).
 ///
-/// All calls are for causal language models (Output::kLanguageModel). Errors: those of
+/// All calls are for causal language models (Output::kLanguageModel), and but for ablate() without
+/// an encoder. Errors: those of
 /// Model::forward(); kOption for another model, an option out of range, a metric that names no
 /// token of the model, and results that are not finite; kShape. Nothing is written on an error.
 ///
@@ -112,8 +113,8 @@ struct PartResults {
   std::vector<float> values;  ///< (layers, parts)
 };
 
-/// Called after each few runs of a sweep with the share that is done, 0 to 1; false ends the call with
-/// a kOption error on "progress".
+/// Called after each few runs of a sweep with the share that is done, 0 to 1; false ends the call
+/// with a kOption error on "progress".
 using Progress = std::function<bool(double done)>;
 
 /// Activation patching: the metric of the clean run in which one part of a site has the value that
@@ -138,10 +139,11 @@ enum class Ablation : uint8_t {
 };
 
 /// The mean of the metric over the texts, one sequence each, in runs without each head in turn.
-/// PartResults::corrupt is that of no run and stays 0.
+/// `site` is kZ, or kCrossZ for the heads of cross-attention. PartResults::corrupt is that of no
+/// run and stays 0.
 [[nodiscard]] Status ablate(const Model& model, std::span<const ModelInputs> texts,
                             const Metric& metric, Ablation ablation, PartResults& result,
-                            Context& context, const Progress& progress = {});
+                            Context& context, const Progress& progress = {}, Site site = Site::kZ);
 
 /// Results of logit_attribution(). The sum of all parts is the metric.
 struct LogitAttribution {

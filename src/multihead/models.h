@@ -183,8 +183,8 @@ struct ModelInputs {
   std::span<const uint8_t> mask = {};         ///< (B, N): 0 is padding; empty: none
   std::span<const int32_t> token_types = {};  ///< (B, N); empty: all 0
   std::span<const float> pixels = {};         ///< (B, channels, image_size, image_size)
-  /// (num_layers, num_heads): factor on the output of each head, not of cross-attention; 0 mutes
-  /// it. Empty: all 1.
+  /// (num_layers, num_heads): factor on the output of each head; 0 mutes it. Or (2, num_layers,
+  /// num_heads) of an encoder–decoder model: then those of cross-attention. Empty: all 1.
   std::span<const float> head_scales = {};
   std::span<const Edit> edits = {};  ///< changes of values inside the model
   /// (B, S) token ids of the encoder. Encoder–decoder models need them; all others are then of the
@@ -214,7 +214,7 @@ struct ModelOutputs {
   Tensor last_hidden_state = {};
   /// Language models (B, N, vocab_size), or (B, 1, vocab_size) for the last token alone; token
   /// classification and question answering (B, N, num_labels); classification (B, num_labels).
-  /// Of BertForPreTraining, those of its masked language model.
+  /// BertForPreTraining: the logits of its masked language model.
   Tensor logits = {};
   Tensor pooler_output = {};               ///< (B, embed_dim)
   Tensor source_state = {};                ///< (B, S, embed_dim): last hidden state of the encoder
@@ -319,7 +319,7 @@ class ModelLoader {
   /// bytes than the tensor has, or a tensor that is not needed), kMemory.
   [[nodiscard]] Status give(size_t tensor, std::span<const std::byte> bytes);
   /// All bytes of a tensor at once, which `owner` keeps alive. They are not copied if they have the
-  /// type and order of the weights in memory, which those of q, k, v, gate and up have with
+  /// type and order of the weights in memory, which the tensors of q, k, v, gate and up have with
   /// OpenOptions::keep_mapped only. Errors: as give().
   [[nodiscard]] Status view(size_t tensor, std::span<const std::byte> bytes,
                             std::shared_ptr<const void> owner);

@@ -1,4 +1,4 @@
-// Writes stack_deep.json and stack_deep.safetensors: deeper transformers than those of stack.json, computed here in
+// Writes stack_deep.json and stack_deep.safetensors: deeper transformers than in stack.json, computed here in
 // float64 from the definition of attention_only_transformer, without using the library.
 //
 //   node tests/conformance/stack_deep.mjs

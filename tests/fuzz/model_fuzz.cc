@@ -1,5 +1,5 @@
 // Tests that a configuration and a list of tensors, both from untrusted files, give a model that
-// runs, or an error that names the setting or the tensor. Configurations are those of the golden
+// runs, or an error that names the setting or the tensor. Configurations are taken from the golden
 // models, in which settings are replaced, removed or exchanged. Tensors are made with the shapes
 // that the loader lists, so that the numbers of the configuration reach the passes.
 #include <algorithm>

@@ -78,7 +78,7 @@ TEST(Lab, WithoutOutProjTheCacheIsShared) {
     EXPECT_NEAR(rest[i], whole[3 * kLabMerged + i], 1e-6F) << i;
 }
 
-// The gradients of the other parameters are those of a loss of the merged heads.
+// The other parameters have the gradients of a loss of the merged heads.
 TEST(Lab, WithoutOutProjItHasNoGradient) {
   LabModule f;
   const MultiHeadAttention merges = without_out_proj(f.module);

@@ -56,7 +56,7 @@ Dims shape_of(const json& value) {
   return shape;
 }
 
-// Members of `changes` replace those of `object`; null removes them.
+// Members of `changes` replace members of `object`; null removes them.
 json with_changes(json object, const json& changes) {
   for (const auto& [name, value] : changes.items()) {
     if (value.is_null()) object.erase(name);

@@ -682,6 +682,114 @@ TEST(BeamSearch, RefusesWrongOptions) {
   EXPECT_TRUE(none.ids().empty());
 }
 
+// ---- Heads of cross-attention. ----
+
+TEST(EncoderDecoder, HeadsOfCrossAttentionHaveFactors) {
+  Context context(1);
+  for (const char* const name : kBoth) {
+    const Given given(name);
+    const models::ModelInfo& info = given.model.info();
+    const auto heads = static_cast<size_t>(info.num_layers * info.num_heads);
+    const int64_t layer = info.num_layers - 1, head = info.num_heads - 1;
+    std::vector<float> scales(2 * heads, 1.0F);
+    ModelInputs inputs = given.inputs();
+    inputs.head_scales = scales;
+    const std::vector<float> plain = logits_of(given.model, given.inputs(), context, true);
+    EXPECT_EQ(logits_of(given.model, inputs, context, true), plain) << name;
+    const auto wanted = [&](float factor) {
+      const Edit edit{.site = Site::kCrossZ,
+                      .layer = layer,
+                      .heads = {head},
+                      .action = Edit::Action::kScale,
+                      .factor = factor};
+      return logits_of(given.model, given.inputs({&edit, 1}), context, true);
+    };
+    for (const float factor : {0.0F, -1.5F}) {
+      scales.back() = factor;
+      const std::vector<float> logits = logits_of(given.model, inputs, context, true);
+      EXPECT_NE(logits, plain) << name;
+      expect_near(logits, wanted(factor), 1e-6F, name);
+      Session session;
+      ASSERT_TRUE(Session::create(given.model, {.head_scales = scales}, session).ok());
+      ASSERT_TRUE(session.encode(given.source, {}, context).ok());
+      for (const int32_t id : given.ids) {
+        const std::vector<float> step = appended(session, given.model, {&id, 1}, context);
+        if (id == given.ids.back()) expect_near(step, logits, 1e-5F, name);
+      }
+    }
+    for (const int64_t beams : {1, 3}) {
+      GenerateOptions options{.max_new_tokens = 8, .stop_ids = {{}}, .num_beams = beams};
+      options.edits = {{.site = Site::kCrossZ, .action = Edit::Action::kScale, .factor = 0.0F}};
+      const auto muted = generated(given.model, given.source, options, context);
+      options.edits.clear();
+      options.head_scales.assign(2 * heads, 1.0F);
+      for (size_t h = 0; h < static_cast<size_t>(info.num_heads); ++h) {
+        options.head_scales[heads + h] = 0.0F;
+      }
+      EXPECT_EQ(generated(given.model, given.source, options, context), muted) << name;
+    }
+  }
+  const Given given("t5_seq2seq");
+  for (const size_t wrong : {size_t{5}, size_t{7}, size_t{13}}) {
+    const std::vector<float> scales(wrong, 1.0F);
+    ModelInputs inputs = given.inputs();
+    inputs.head_scales = scales;
+    EXPECT_EQ(given.model.forward(inputs, {}, context).argument(), "head_scales");
+  }
+}
+
+TEST(EncoderDecoder, AblatesHeadsOfBothKinds) {
+  Context context(2);
+  for (const char* const name : {"t5_seq2seq", "marian", "mbart"}) {
+    const Given given(name), other(name, 4, 6);
+    const models::ModelInfo& info = given.model.info();
+    const ModelInputs texts[] = {given.inputs(), other.inputs()};
+    const models::Metric metric{.kind = models::Metric::Kind::kLogProbability, .token = 9};
+    const auto measured = [&](const Given& of, std::span<const Edit> edits) {
+      const std::vector<float> logits = logits_of(of.model, of.inputs(edits), context, true);
+      double sum = 0;
+      for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+      return static_cast<double>(logits[9]) - std::log(sum);
+    };
+    for (const Site site : {Site::kZ, Site::kCrossZ}) {
+      models::PartResults results;
+      const Status status = models::ablate(given.model, texts, metric, models::Ablation::kZero,
+                                           results, context, {}, site);
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_NEAR(results.clean, (measured(given, {}) + measured(other, {})) / 2, 1e-4);
+      for (int64_t layer = 0; layer < info.num_layers; ++layer) {
+        for (int64_t head = 0; head < info.num_heads; ++head) {
+          const Edit edit{.site = site,
+                          .layer = layer,
+                          .heads = {head},
+                          .action = Edit::Action::kScale,
+                          .factor = 0.0F};
+          const double wanted = (measured(given, {&edit, 1}) + measured(other, {&edit, 1})) / 2;
+          EXPECT_NEAR(results.values[static_cast<size_t>(layer * info.num_heads + head)], wanted,
+                      1e-4)
+              << name;
+        }
+      }
+      EXPECT_TRUE(models::ablate(given.model, texts, metric, models::Ablation::kMean, results,
+                                 context, {}, site)
+                      .ok());
+    }
+    models::PartResults none;
+    EXPECT_EQ(
+        models::ablate(given.model, texts, metric, {}, none, context, {}, Site::kK).argument(),
+        "site");
+    const ModelInputs without[] = {{.ids = given.ids}};
+    EXPECT_EQ(models::ablate(given.model, without, metric, {}, none, context).argument(), "source");
+  }
+  const Model gpt2 = open_golden("gpt2");
+  const std::vector<int32_t> ids = {5, 6, 7};
+  const ModelInputs text[] = {{.ids = ids}};
+  models::PartResults none;
+  EXPECT_EQ(
+      models::ablate(gpt2, text, {.token = 3}, {}, none, context, {}, Site::kCrossZ).argument(),
+      "site");
+}
+
 // ---- What is refused, in one sentence. ----
 
 TEST(EncoderDecoder, RefusesWhatItIsNot) {

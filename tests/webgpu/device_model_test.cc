@@ -19,7 +19,7 @@
 #include "webgpu/operations.h"
 #include "webgpu/plan_checks.h"
 
-namespace multihead {
+namespace multihead::device_model_test {
 namespace {
 
 using models::Model;
@@ -181,4 +181,4 @@ TEST(DeviceModel, TheCpuFinishesClassesAndVectors) {
 }
 
 }  // namespace
-}  // namespace multihead
+}  // namespace multihead::device_model_test

@@ -15,7 +15,7 @@
 #include "webgpu/params.h"
 #include "webgpu/plan_checks.h"
 
-namespace multihead {
+namespace multihead::gpu_operations_test {
 namespace {
 
 using webgpu::Builder;
@@ -165,4 +165,4 @@ TEST(GpuOperations, APlanIsAppendedWithItsDataAndScratch) {
 }
 
 }  // namespace
-}  // namespace multihead
+}  // namespace multihead::gpu_operations_test

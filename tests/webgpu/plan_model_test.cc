@@ -17,7 +17,7 @@
 #include "webgpu/plan_attention.h"
 #include "webgpu/plan_checks.h"
 
-namespace multihead {
+namespace multihead::plan_model_test {
 namespace {
 
 using models::Model;
@@ -165,4 +165,4 @@ TEST(ModelPlan, SaysWhyAModelStaysOnTheCpu) {
 }
 
 }  // namespace
-}  // namespace multihead
+}  // namespace multihead::plan_model_test

@@ -3,7 +3,7 @@
 import { writeFile } from 'node:fs/promises';
 import { printable } from '../runtime/text.js';
 import type { Metric, Model, ModelInfo, ModelInput, Site, Token } from '../types/models.js';
-import { choice, count, number, numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
+import { choice, count, flag, lists, number, numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
 import { type Grid, gridSvg } from './grid_chart.js';
 import { OutputError } from './output.js';
 import { type Opened, readInputs, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
@@ -43,6 +43,8 @@ export const patchOptions = { ...metricOptions, ...partOptions, chart, ...shared
 export const ablateOptions = {
   ...metricOptions,
   ablation: choice("what takes the place of a head's output", ['zero', 'mean'], 'zero'),
+  cross: flag('the heads of cross-attention of a model with an encoder'),
+  decoderIds: lists("the decoder's token ids for each text, such as 0,15,7, of a model with an encoder"),
   chart,
   ...shared,
 } satisfies Record<string, Option<unknown>>;
@@ -61,8 +63,9 @@ function metricOf({ token, against, position }: Values<typeof metricOptions>): M
 
 const placesOf = ({ by, site }: Values<typeof partOptions>) => ({ by, site: site === 'auto' ? undefined : site });
 
-const refuse = ({ output, causal, encoder }: ModelInfo): string | undefined =>
-  output !== 'languageModel' || !causal ? 'a causal language model' : encoder && 'a causal language model without an encoder';
+const refuseOthers = ({ output, causal }: ModelInfo): string | undefined =>
+  output !== 'languageModel' || !causal ? 'a causal language model' : undefined;
+const refuse = (info: ModelInfo): string | undefined => refuseOthers(info) ?? (info.encoder && 'a causal language model without an encoder');
 
 /** Opens the folder on this thread. */
 const withAlone = (
@@ -70,7 +73,8 @@ const withAlone = (
   folder: string,
   values: Omit<Values<typeof sharedOptions>, 'workers'>,
   work: (opened: Opened) => Promise<void>,
-): Promise<void> => withModel(session, folder, { ...values, workers: undefined }, refuse, work);
+  refused = refuse,
+): Promise<void> => withModel(session, folder, { ...values, workers: undefined }, refused, work);
 
 async function writeChart(file: string | undefined, grid: Grid): Promise<void> {
   if (file === undefined) return;
@@ -152,10 +156,13 @@ export async function ablate(args: readonly string[], session: Session): Promise
   const { values, positionals } = parse(args, ablateOptions);
   const { folder, inputs } = readInputs(positionals, values, Infinity);
   const metric = metricOf(values);
-  await withAlone(session, folder, values, async (opened) => {
-    const results = await sweeping(session, (options) => opened.model.ablate(inputs, metric, { ablation: values.ablation, ...options }));
+  const work = async (opened: Opened): Promise<void> => {
+    const { ablation, cross, decoderIds } = values;
+    const places = { site: cross ? 'cross_z' : 'z', ...(decoderIds.length > 0 && { decoderInputs: decoderIds }) } as const;
+    const results = await sweeping(session, (options) => opened.model.ablate(inputs, metric, { ablation, ...places, ...options }));
     await show(opened, inputs, { ...results, changes: false }, 'head', values, session);
-  });
+  };
+  await withAlone(session, folder, values, work, refuseOthers);
 }
 
 /** Two texts: attribution patching. One text: what heads and MLPs add to the logits. */

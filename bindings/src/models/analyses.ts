@@ -35,6 +35,7 @@ import * as core from './core/analyses.js';
 import type { Batch, ModelEngine } from './core/engine.js';
 import { type CoreModel, onThisThread } from './core/model.js';
 import { mostBusy, nextTask } from './core/turns.js';
+import { decoderInputOf } from './decoder_input.js';
 import { checkScales, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { checkParts, checkPlaces, named, readEdits, readPlaces, shapeOf, siteOf } from './sites.js';
@@ -47,7 +48,7 @@ const sweepNames = { onProgress: plain, signal: plain, ...analysisNames } satisf
 const partNames = { site: plain, by: plain, ...analysisNames } satisfies Names<PartOptions>;
 const patchNames = { ...partNames, ...sweepNames } satisfies Names<PatchOptions>;
 const attributionNames = { ...partNames, positions: plain } satisfies Names<AttributionPatchOptions>;
-const ablateNames = { ablation: plain, ...sweepNames } satisfies Names<AblateOptions>;
+const ablateNames = { ablation: plain, site: plain, decoderInputs: plain, ...sweepNames } satisfies Names<AblateOptions>;
 const metricNames = { token: plain, against: plain, position: plain };
 
 /** The largest `top`. */
@@ -182,22 +183,25 @@ export class Analyses implements ModelAnalyses {
   }
 
   async ablate(texts: readonly ModelInput[], metric: Metric, given: AblateOptions = {}): Promise<PartResults> {
-    const { ablation = 'zero', ...options } = readOptions(given, ablateNames, 'ablate');
+    const { ablation = 'zero', site = 'z', decoderInputs, ...options } = readOptions(given, ablateNames, 'ablate');
     const code = ablations[checkChoice(ablation, namesOf(ablations), 'ablation')];
+    const place = siteOf(checkChoice(site, ['z', 'cross_z'], 'site'), 'site');
     const read = readMetric(metric, this.#engine.info.vocabSize);
     if (!Array.isArray(texts) || texts.length === 0 || typeof texts[0] === 'number') {
       throw optionError('texts', 'an array of texts or of token ids, not empty', describe(texts));
     }
+    const decoders = this.#decoders(decoderInputs, texts.length);
     const begin = this.#checkSweep(options, 'ablate');
     const inputs = await this.#inputs(
       entriesOf(texts, 'texts').map((text, at) => [text, `texts[${at}]`]),
       options,
     );
     const resolved = await this.#resolved(read);
-    const ids = Int32Array.from(inputs.flatMap(({ batch }) => [...batch.ids]));
-    const all = { batch: { ids, batch: 1, tokens: ids.length as Count }, headScales: inputs[0]?.headScales } as const;
-    const lengths = inputs.map(({ batch }) => batch.tokens);
-    const { clean, values } = await begin(read, (model) => core.Sweep.ablate(model, all, lengths, resolved, code));
+    const sources = inputs.map(({ batch }) => batch.ids);
+    const tokenizer = decoders && (await this.#parts.findTokenizer().catch(() => undefined));
+    const all = { texts: decoders?.map((idsOf) => idsOf(tokenizer)) ?? sources, sources: decoders && sources };
+    const scales = inputs[0]?.headScales;
+    const { clean, values } = await begin(read, (model) => core.Sweep.ablate(model, all, scales, resolved, code, place));
     return { clean, values: { shape: [this.#engine.info.numLayers, this.#engine.info.numHeads], data: values } };
   }
 
@@ -214,13 +218,22 @@ export class Analyses implements ModelAnalyses {
     return shapes.map((shape, at) => ({ shape, data: found[at] as ModelArray['data'] }));
   }
 
+  /** What makes the decoder's ids of each text; undefined for a model with one stack. Throws `E_OPTION`. */
+  #decoders(given: unknown, count: number): ReturnType<typeof decoderInputOf>[] | undefined {
+    const { info } = this.#engine;
+    const isList = Array.isArray(given) && given.length === count;
+    if (info.encoder === undefined && given === undefined) return undefined;
+    if (info.encoder === undefined) throw optionError('decoderInputs', `none for ${info.modelType}`, describe(given));
+    if (!isList) throw optionError('decoderInputs', `an array with what the decoder has for each of ${count} texts`, describe(given));
+    return entriesOf(given, 'decoderInputs').map((each) => decoderInputOf(each, info));
+  }
+
   /** Copies the inputs before the first `await`, and loads the core's analyses. */
   async #inputs(
     given: readonly (readonly [input: unknown, argument: string])[],
     { headScales, addSpecialTokens }: AnalysisOptions,
   ): Promise<core.Input[]> {
-    const { numLayers, numHeads } = this.#engine.info;
-    const scales = checkScales(headScales, numLayers * numHeads);
+    const scales = checkScales(headScales, this.#engine.info);
     const reading = given.map(([input, argument]) => this.#sequence(input, argument, { addSpecialTokens }));
     const [batches] = await Promise.all([Promise.all(reading), onThisThread(this.#engine).loadAnalyses()]);
     return batches.map((batch) => ({ batch, headScales: scales }));

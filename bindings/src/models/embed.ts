@@ -95,7 +95,7 @@ export async function embed(
   const { signal, onProgress } = options;
   checkSignal(signal);
   checkCallback(onProgress, 'onProgress');
-  const scales = checkScales(options.headScales, info.numLayers * info.numHeads);
+  const scales = checkScales(options.headScales, info);
   const pooling = poolings[checkChoice(options.pooling ?? info.pooling, namesOf(poolings), 'pooling')];
   const normalize = options.normalize === undefined || checkFlag(options.normalize, 'normalize');
   const truncate = options.truncate === undefined ? undefined : checkFlag(options.truncate, 'truncate');

@@ -157,7 +157,7 @@ export function generate(
   const cache = dtypes[checkChoice(options.cacheType ?? 'f32', namesOf(dtypes), 'cacheType')];
   const topTokens = checkTopTokens(options.topTokens ?? 0);
   const asked = options.maxNewTokens === undefined ? undefined : checkMost(options.maxNewTokens);
-  const headScales = checkScales(options.headScales, info.numLayers * info.numHeads);
+  const headScales = checkScales(options.headScales, info);
   const edits = readEdits(options.edits, engine);
   checkParts(edits, info, undefined);
   const rules = readRules(info, options);

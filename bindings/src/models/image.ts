@@ -262,7 +262,7 @@ export async function embedImages(
   const { signal, onProgress, headScales, ...options } = readOptions(given, embedNames, 'embedImages');
   checkSignal(signal);
   checkCallback(onProgress, 'onProgress');
-  const scales = checkScales(headScales, info.numLayers * info.numHeads);
+  const scales = checkScales(headScales, info);
   const pooling = poolings[checkChoice(options.pooling ?? info.pooling, namesOf(poolings), 'pooling')];
   const normalize = options.normalize === undefined || checkFlag(options.normalize, 'normalize');
   const size = info.channels * info.imageSize ** 2;

@@ -3,7 +3,7 @@
 import { optionError, shapeError } from '../runtime/errors.js';
 import { describe } from '../runtime/tensor.js';
 import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
-import type { ModelImage } from '../types/models.js';
+import type { ModelImage, ModelInfo } from '../types/models.js';
 
 /** More than any model takes; a sparse array can be longer than the memory. */
 const mostEntries = 2 ** 24;
@@ -33,14 +33,16 @@ export function checkTokens(count: number, most: number, argument: string): void
   throw optionError(argument, most > 0 ? `1 to ${most} tokens` : 'one token or more', `${count} tokens`);
 }
 
-/** Copies `count` factors of heads, or returns undefined. Throws `E_OPTION`, `E_SHAPE`. */
-export function checkScales(value: unknown, count: number): Float32Array | undefined {
+/** Copies factors of heads, or returns undefined. Throws `E_OPTION`, `E_SHAPE`. */
+export function checkScales(value: unknown, { numLayers, numHeads, encoder }: ModelInfo): Float32Array | undefined {
   const argument = 'headScales';
   if (value === undefined) return undefined;
   if (typedArrayName(value) !== 'Float32Array') throw optionError(argument, 'a Float32Array', describe(value));
   const scales = pristine(value as Float32Array).slice();
-  if (scales.length === count) return scales;
-  throw shapeError(argument, `${count} numbers, one per layer and head`, String(scales.length));
+  const count = numLayers * numHeads;
+  if (scales.length === count || (encoder && scales.length === 2 * count)) return scales;
+  const expected = encoder ? `${count} or ${2 * count} numbers, one or two` : `${count} numbers, one`;
+  throw shapeError(argument, `${expected} per layer and head`, String(scales.length));
 }
 
 /** Checks an image of the caller. Throws `E_OPTION`, `E_SHAPE`. */

@@ -344,7 +344,7 @@ export class OpenedModel implements Model {
   }
 
   #scales(given: unknown): Float32Array | undefined {
-    return checkScales(given, this.info.numLayers * this.info.numHeads);
+    return checkScales(given, this.info);
   }
 
   /** The input of one pass, copied before the first `await`: the caller may change its arrays after the call. */

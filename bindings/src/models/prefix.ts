@@ -73,7 +73,7 @@ export async function makePrefix(engine: ModelEngine, parts: ModelParts, prompt:
   const { signal } = options;
   checkSignal(signal);
   const cache = dtypes[checkChoice(options.cacheType ?? 'f32', namesOf(dtypes), 'cacheType')];
-  const headScales = checkScales(options.headScales, info.numLayers * info.numHeads);
+  const headScales = checkScales(options.headScales, info);
   if (options.addSpecialTokens !== undefined) checkFlag(options.addSpecialTokens, 'addSpecialTokens');
   if (info.output !== 'languageModel' || !info.causal || info.encoder !== undefined) {
     throw optionError('model', 'a causal language model without an encoder', info.modelType);

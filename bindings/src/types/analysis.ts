@@ -137,6 +137,10 @@ export interface AttributionPatchOptions extends PartOptions {
 export interface AblateOptions extends SweepOptions {
   /** What takes the place of a head's output: zeros, or its mean over all tokens of all texts. Default `'zero'`. */
   readonly ablation?: 'zero' | 'mean' | undefined;
+  /** The heads: of self-attention, or `'cross_z'` of cross-attention. Default `'z'`. */
+  readonly site?: 'z' | 'cross_z' | undefined;
+  /** Encoder–decoder models need it: what the decoder has for each text, as {@link InputOptions.decoderInput}. The metric is about it. */
+  readonly decoderInputs?: readonly ModelInput[] | undefined;
 }
 
 /** A result for each part of each layer. */
@@ -193,7 +197,10 @@ export interface ModelAnalyses {
    * parts at once, of two passes and one backward pass. Values are (numLayers, parts), or (numLayers, parts, N) with `positions`.
    */
   attributionPatch(clean: ModelInput, corrupt: ModelInput, metric: Metric, options?: AttributionPatchOptions): Promise<PairResults>;
-  /** The mean of the metric over the texts, in runs without each head in turn. Values are (numLayers, numHeads). */
+  /**
+   * The mean of the metric over the texts, in runs without each head in turn, also for an encoder–decoder model. Values are
+   * (numLayers, numHeads).
+   */
   ablate(texts: readonly ModelInput[], metric: Metric, options?: AblateOptions): Promise<PartResults>;
   /** The gradients of the metric with respect to values inside the model, in the shapes of the sites. */
   gradients(input: ModelInput, metric: Metric, places: readonly GradientPlace[], options?: AnalysisOptions): Promise<readonly ModelArray[]>;

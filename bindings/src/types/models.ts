@@ -354,7 +354,7 @@ export interface GenerateOptions extends EncodeOptions {
   readonly cacheType?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
   /** Each step gives as many of the likeliest tokens with their probabilities, at most 100; default 0, none. */
   readonly topTokens?: number | undefined;
-  /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
+  /** As {@link PassOptions.headScales}, for every token. */
   readonly headScales?: Float32Array | undefined;
   /**
    * Changes of values inside the model for every token, of the prompt and of the new text: as {@link Edit}, but `tokens` are

@@ -27,10 +27,6 @@ namespace {
 constexpr uint64_t kMostTensors = 1 << 20, kMostSettings = 1 << 16;
 constexpr uint64_t kMostAlignment = 1 << 20;
 
-Status format_error(std::string_view what, std::string_view expected, std::string_view got) {
-  return {StatusCode::kFormat, what, expected, got};
-}
-
 // ---- The bytes of the file, from the beginning on. ----
 
 class Reader {
@@ -161,16 +157,15 @@ Status read_settings(Reader& reader, uint64_t count, Config& settings) {
     ConfigValue value;
     if (type == kArray) {
       const Reader elements = reader;
-      if (!skip_array(reader))
-        return format_error(engine::printable(name), "an array of known types", "another one");
+      if (!skip_array(reader)) return format_error(name, "an array of known types", "another one");
       if (!reader.truncated) add_elements(elements, name, settings);
     } else if (auto read = read_value(reader, type)) {
       value = std::move(*read);
     } else {
-      return format_error(engine::printable(name), "a type of 0 to 12", std::to_string(type));
+      return format_error(name, "a type of 0 to 12", std::to_string(type));
     }
     if (!settings.emplace(name, std::move(value)).second)
-      return format_error(engine::printable(name), "every setting once", "it twice");
+      return format_error(name, "every setting once", "it twice");
   }
   return {};
 }
@@ -187,15 +182,14 @@ Status read_tensors(Reader& reader, uint64_t count, std::vector<Tensor>& tensors
     auto& [stored, offset] = tensors.emplace_back();
     stored.name = std::string(reader.text());
     const auto rank = reader.number<uint32_t>();
-    if (rank > 4)
-      return format_error(engine::printable(stored.name), "at most 4 axes", std::to_string(rank));
+    if (rank > 4) return format_error(stored.name, "at most 4 axes", std::to_string(rank));
     std::vector<int64_t> extents;
     uint64_t elements = 1;  // without axes of 0
     for (uint32_t axis = 0; axis < rank; ++axis) {
       const auto extent = reader.number<uint64_t>();
       constexpr uint64_t kMost = uint64_t{1} << 48U;
       if (extent > kMost / elements) {
-        return format_error(engine::printable(stored.name), "at most 2^48 numbers", "more");
+        return format_error(stored.name, "at most 2^48 numbers", "more");
       }
       elements *= std::max<uint64_t>(1, extent);
       extents.push_back(static_cast<int64_t>(extent));
@@ -218,7 +212,7 @@ Status find_bytes(const Tensor& tensor, std::span<const std::byte> data,
   const StoredForm& form = form_of(*type);
   const int64_t columns = stored.shape.rank() == 0 ? 1 : stored.shape[stored.shape.rank() - 1];
   if (columns % form.numbers != 0) {
-    return format_error(engine::printable(stored.name),
+    return format_error(stored.name,
                         "rows of a multiple of " + std::to_string(form.numbers) + " numbers in " +
                             std::string(form.name),
                         std::to_string(columns));

@@ -30,10 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status format_error(const std::string& what, const std::string& expected, const std::string& got) {
-  return {StatusCode::kFormat, engine::printable(what), expected, got};
-}
-
 // The tensors of all files, and where each is.
 struct Tensors {
   std::vector<StoredTensor> stored;
@@ -41,8 +37,8 @@ struct Tensors {
   std::vector<std::shared_ptr<FileMap>> files;
 };
 
-// Reads the header of a file of weights. The names of its tensors get `prefix` in front. A tensor
-// that another file has, too, is that of the file that the index names for it, else of the first.
+// Reads the header of a file of weights. The names of its tensors get `prefix` in front. If
+// several files have a tensor, the file counts that the index names for it, else the first one.
 class FileReader {
  public:
   explicit FileReader(Tensors& tensors) : tensors_(tensors) {}
@@ -134,7 +130,7 @@ std::string only_weights(const fs::path& folder) {
   return only;
 }
 
-// The weights of the transformer in `place`, and those of the Dense modules.
+// The weights of the transformer in `place`, and the weights of the Dense modules.
 Status read_weights(const fs::path& root, const fs::path& place, const Config& config,
                     Tensors& tensors) {
   FileReader reader(tensors);

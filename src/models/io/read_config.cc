@@ -27,7 +27,7 @@ constexpr std::string_view kBlanks = " \t\n\r";
 
 // Follows a JSON text and keeps the path of each value. A tree could be so deep that its destructor
 // overflows the stack. nlohmann::json reads texts and numbers; it has no Infinity, no NaN and no
-// numbers beyond those of a double, all of which Python writes and reads.
+// numbers beyond the range of a double, all of which Python writes and reads.
 class Flattener {
  public:
   Flattener(std::string_view text, const JsonFile& file, Config& config)

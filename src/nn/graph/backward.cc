@@ -63,7 +63,7 @@ class Backward {
         break;
       case Operation::Kind::kScaleHeads:
         copy(op.out, op.in);
-        engine::scale_heads(d_.heads(op.in), call_.head_scales, context_);
+        engine::scale_heads(d_.heads(op.in), call_.scales_of(op), context_);
         break;
       case Operation::Kind::kScale:
         copy(op.out, op.in);

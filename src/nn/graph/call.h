@@ -52,7 +52,8 @@ struct Source {
   Tensor state = {};                // (batch * tokens, width)
   int64_t tokens = 0;               // of each sequence
   AttentionOptions attention = {};  // scale and mask
-  KVCache* cache = nullptr;         // keeps the keys and values of the first pass; null: none
+  std::span<const float> head_scales = {};
+  KVCache* cache = nullptr;  // keeps the keys and values of the first pass; null: none
 
   bool is_cached() const { return cache != nullptr && cache->length(0) > 0; }
 };
@@ -74,6 +75,9 @@ struct LayerCall {
   const LayerParameters* gradients = nullptr;
 
   int64_t rows() const { return batch * tokens; }
+  std::span<const float> scales_of(const Operation& operation) const {
+    return operation.cross ? source.head_scales : head_scales;
+  }
 };
 
 // The memory of a layer's values. The frame itself and all arrays lie in the arena's memory, so a
@@ -135,7 +139,7 @@ inline bool acts(const Operation& operation, const LayerCall& call) {
     case Operation::Kind::kProject:
       return !operation.cross || !call.source.is_cached();
     case Operation::Kind::kScaleHeads:
-      return !call.head_scales.empty();
+      return !call.scales_of(operation).empty();
     default:
       return true;
   }

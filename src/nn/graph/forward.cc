@@ -44,7 +44,7 @@ class Forward {
         if (!frame_.same_place(op.in, op.out)) {
           engine::copy_rows(frame_.heads(op.in), frame_.heads(op.out), context_);
         }
-        engine::scale_heads(frame_.heads(op.out), call_.head_scales, context_);
+        engine::scale_heads(frame_.heads(op.out), call_.scales_of(op), context_);
         return {};
       case Operation::Kind::kScale:
         if (!frame_.same_place(op.in, op.out)) {
@@ -281,7 +281,8 @@ Status play(size_t first, const Graph& graph, const Frame& frame, const LayerCal
     const bool acting = acts(op, call);
     if (acting) MULTIHEAD_TRY(player.run(op));
     // Cached keys and values of the source were visited when they were computed.
-    if (call.probe == nullptr || (op.cross && !acting)) continue;
+    const bool is_cached = op.cross && op.kind == Operation::Kind::kProject && !acting;
+    if (call.probe == nullptr || is_cached) continue;
     for (size_t id = 0; id < graph.values.size(); ++id) {
       if (graph.values[id].writer != static_cast<int>(at)) continue;
       MULTIHEAD_TRY(visit(*call.probe, graph, frame, static_cast<ValueId>(id)));

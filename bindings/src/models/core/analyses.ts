@@ -3,9 +3,9 @@
 import type { Ablation, By, Site } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { call, type Operands, type Runtime } from '../../runtime/operands.js';
-import type { Count, Extents, Int32, Int64, Operand } from '../../types/wire.js';
+import type { Count, Extents, Int32, Int64, Operand, Span } from '../../types/wire.js';
 import type { Batch, PassResult, Place } from './engine.js';
-import { captureSpan, editSpan, inputsOf, numberSpan } from './lists.js';
+import { captureSpan, editSpan, inputsOf, ints, numberSpan } from './lists.js';
 import { type CoreModel, copied, output } from './model.js';
 
 /** A metric; `slopes` is the gradient of a function of the caller. */
@@ -141,15 +141,28 @@ export class Sweep {
     });
   }
 
-  static ablate(model: CoreModel, { batch, headScales }: Input, lengths: readonly number[], metric: CoreMetric, ablation: Ablation): Sweep {
+  /** `texts`: token ids, of a model with an encoder the decoder's; `sources`: the encoder's. */
+  static ablate(
+    model: CoreModel,
+    { texts, sources = [] }: { readonly texts: readonly Int32Array[]; readonly sources?: readonly Int32Array[] | undefined },
+    headScales: Float32Array | undefined,
+    metric: CoreMetric,
+    ablation: Ablation,
+    site: Site,
+  ): Sweep {
+    const joined = (lists: readonly Int32Array[]): Int32Array => Int32Array.from(lists.flatMap((list) => [...list]));
+    const lengthsOf = (lists: readonly Int32Array[]): Int32Array => Int32Array.from(lists, ({ length }) => length);
     return model.within((operands, runtime, handle) => {
+      const ids = joined(texts);
+      const batch = { ids, batch: 1, tokens: ids.length as Count, source: joined(sources) } as const;
       const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
-      wire.ablationSweep(runtime.args, inputs, operands.span(Int32Array.from(lengths), 'i32', 'texts'), metricOf(operands, metric), ablation);
+      const lengths = [lengthsOf(texts), lengthsOf(sources)].map((list) => ints(operands, list, 'texts')) as [Span<'i32'>, Span<'i32'>];
+      wire.ablationSweep(runtime.args, inputs, ...lengths, metricOf(operands, metric), ablation, site);
       return new Sweep(
         model,
         runtime,
         operands.make(() => runtime.raw.ablationSweepCreate(handle)),
-        Math.max(...lengths),
+        Math.max(...texts.map(({ length }) => length)),
       );
     });
   }

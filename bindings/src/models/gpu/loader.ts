@@ -2,10 +2,59 @@
 
 import type { MultiheadError } from '../../runtime/errors.js';
 import type { Runtime } from '../../runtime/operands.js';
+import type { Int32 } from '../../types/wire.js';
 import type { LoaderInput, OpenLoader, WeightLoader } from '../core/engine.js';
 import { CoreLoader } from '../core/loader.js';
 import { type GpuPlace, openPlace } from './device.js';
-import { GpuLoader } from './weights.js';
+import { GpuModel } from './model.js';
+import { GpuWeights } from './weights.js';
+
+class GpuLoader implements WeightLoader {
+  readonly #core: CoreLoader;
+  readonly #runtime: Runtime;
+  readonly #place: GpuPlace;
+  #weights: GpuWeights | undefined;
+
+  constructor(runtime: Runtime, input: LoaderInput, place: GpuPlace) {
+    this.#runtime = runtime;
+    this.#place = place;
+    this.#core = new CoreLoader(runtime, input, false);
+    try {
+      this.#weights = new GpuWeights(runtime, place, this.#core.handle);
+    } catch (error) {
+      this.#core.dispose();
+      throw error;
+    }
+  }
+
+  get needed(): Int32Array {
+    return this.#core.needed;
+  }
+
+  async give(tensor: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+    this.#core.give(tensor, bytes);
+    await this.#weights?.send(this.#core.handle);
+  }
+
+  async finish(): Promise<GpuModel> {
+    const core = this.#core.finish();
+    const weights = this.#weights as GpuWeights;
+    try {
+      await weights.send(0 as Int32);
+      await weights.sendVectors();
+    } catch (error) {
+      core.dispose();
+      throw error;
+    }
+    this.#weights = undefined;
+    return new GpuModel(this.#runtime, this.#place, core, weights);
+  }
+
+  dispose(): void {
+    this.#weights?.release();
+    this.#core.dispose();
+  }
+}
 
 interface Place {
   readonly openLoader: OpenLoader;

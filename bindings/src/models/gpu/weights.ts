@@ -4,10 +4,7 @@ import { readGpuPiece, readGpuPlan } from '../../generated/gpu_wire.js';
 import type { Storage } from '../../gpu/buffers.js';
 import { call, type Runtime } from '../../runtime/operands.js';
 import type { Int32 } from '../../types/wire.js';
-import type { LoaderInput, WeightLoader } from '../core/engine.js';
-import { CoreLoader } from '../core/loader.js';
 import type { GpuPlace } from './device.js';
-import { GpuModel } from './model.js';
 
 /** Bytes that may wait in the browser's memory for their copy to the GPU. */
 const mostWaiting = 64 * 2 ** 20;
@@ -67,52 +64,5 @@ export class GpuWeights {
   release(): void {
     for (const storage of this.buffers.splice(0)) this.#place.release(storage);
     if (!this.#runtime.raw.dead) this.#runtime.raw.gpuModelRelease(this.handle);
-  }
-}
-
-export class GpuLoader implements WeightLoader {
-  readonly #core: CoreLoader;
-  readonly #runtime: Runtime;
-  readonly #place: GpuPlace;
-  #weights: GpuWeights | undefined;
-
-  constructor(runtime: Runtime, input: LoaderInput, place: GpuPlace) {
-    this.#runtime = runtime;
-    this.#place = place;
-    this.#core = new CoreLoader(runtime, input, false);
-    try {
-      this.#weights = new GpuWeights(runtime, place, this.#core.handle);
-    } catch (error) {
-      this.#core.dispose();
-      throw error;
-    }
-  }
-
-  get needed(): Int32Array {
-    return this.#core.needed;
-  }
-
-  async give(tensor: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
-    this.#core.give(tensor, bytes);
-    await this.#weights?.send(this.#core.handle);
-  }
-
-  async finish(): Promise<GpuModel> {
-    const core = this.#core.finish();
-    const weights = this.#weights as GpuWeights;
-    try {
-      await weights.send(0 as Int32);
-      await weights.sendVectors();
-    } catch (error) {
-      core.dispose();
-      throw error;
-    }
-    this.#weights = undefined;
-    return new GpuModel(this.#runtime, this.#place, core, weights);
-  }
-
-  dispose(): void {
-    this.#weights?.release();
-    this.#core.dispose();
   }
 }
