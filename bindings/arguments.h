@@ -16,6 +16,7 @@
 #include "multihead/lab.h"
 #include "multihead/models.h"
 #include "multihead/multihead.h"
+#include "webgpu/plan_attention.h"
 
 namespace multihead::bindings {
 
@@ -43,6 +44,8 @@ using models::Pooling;
 using models::SamplingOptions;
 using models::Site;
 using ModelOutput = models::Output;
+using GpuDevice = webgpu::Device;
+using CacheOperands = webgpu::CacheOperands;
 
 // Reads numbers from the block; returns zeros past the last written number, which complete()
 // reports.
@@ -90,14 +93,16 @@ void read(Arguments& from, std::span<T>& to) {
 
 // Reads a tensor's dtype, shape and strides; returns its address, or 0 if the tensor is not given.
 inline uint32_t read_tensor(Arguments& from, DType& dtype, Dims& shape, Dims& strides) {
-  const int32_t rank = from.integer();
+  int32_t rank = from.integer();
   if (rank == 0) return 0;
+  const bool strided = rank >= kStridedRank;
+  if (strided) rank -= kStridedRank;
   const uint32_t address = from.word();
   read(from, dtype);
-  for (int32_t axis = 0; axis < std::min(rank, Dims::kMaxRank); ++axis) {
-    shape.push_back(from.integer());
-  }
+  rank = std::min(rank, Dims::kMaxRank);
+  for (int32_t axis = 0; axis < rank; ++axis) shape.push_back(from.integer());
   strides = contiguous_strides(shape);
+  for (int32_t axis = 0; strided && axis < rank; ++axis) strides[axis] = from.integer();
   return address;
 }
 

@@ -1,9 +1,7 @@
 // Attention, its caches and related operations, as JavaScript calls them.
 #include <emscripten/emscripten.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "argument_block.h"
@@ -20,25 +18,6 @@
 #include "results.h"
 
 namespace multihead::bindings {
-namespace {
-
-std::vector<ScoreCapture> next_captures;
-
-// Takes the captures that were pushed for this call.
-std::vector<ScoreCapture> pushed_captures() { return std::exchange(next_captures, {}); }
-
-}  // namespace
-
-int32_t push_capture() {
-  const CaptureCall call;
-  const int32_t status = run(call.from, [&] {
-    next_captures.push_back(call.capture);
-    return Status();
-  });
-  if (status != 0) next_captures = {};
-  return status;
-}
-
 extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_attention() {
   AttentionCall call;
   const std::vector<ScoreCapture> captures = pushed_captures();
@@ -145,10 +124,6 @@ int32_t merge_attention() {
   });
 }
 
-void alibi_slopes(uint32_t address, int32_t count) {
-  multihead::alibi_slopes({pointer<float>(address), static_cast<size_t>(count)});
-}
-
 int32_t rotate() {
   const RotateCall call;
   return run(call.from, [&] {
@@ -176,7 +151,6 @@ int32_t cache_create() {
     return KVCache::Internals::create(call.config, engine::team_of(context()), cache);
   });
 }
-void cache_release(int32_t handle) { release_object<KVCache>(handle); }
 
 int32_t cache_append(int32_t handle) {
   const AppendCall call;
@@ -193,18 +167,6 @@ int32_t cache_attend(int32_t handle) {
     return at<KVCache>(handle).attend(call.q, call.options, call.outputs, context());
   });
 }
-
-int32_t cache_truncate(int32_t handle, int32_t batch, int32_t length) {
-  return run([&] { return agreed([&] { return at<KVCache>(handle).truncate(batch, length); }); });
-}
-void cache_clear(int32_t handle) { at<KVCache>(handle).clear(); }
-int32_t cache_length(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(at<KVCache>(handle).length(batch));
-}
-int32_t cache_first_kept(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(at<KVCache>(handle).first_kept(batch));
-}
-double cache_bytes(int32_t handle) { return static_cast<double>(at<KVCache>(handle).bytes()); }
 
 extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k,
                                                       uint32_t v, uint32_t out, uint32_t lse) {

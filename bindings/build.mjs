@@ -48,10 +48,14 @@ const entries = pageOnly
       'models_node',
       ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`),
     ];
+/** What mh.gpu() loads in files of one module (multihead/inline, workers) and in the page, where nothing calls it. */
+const noGpu = `import { gpuError } from './errors.js';
+export const openGpu = () => Promise.reject(gpuError('gpu', 'the entry point "multihead", which has it', '"multihead/inline"'));`;
 /** Names of the chunks, which also contain all that their modules import and that no group above contains. */
 const groups = [
   { name: 'features', test: /src.load.features\.ts$/, priority: 5 },
-  { name: 'shared', test: /src.(api.operations|load.(loader|unpack)|runtime.abort)\.ts$/, priority: 4 },
+  { name: 'unpack', test: /src.load.unpack\.ts$/, priority: 5 },
+  { name: 'shared', test: /src.(api.operations|load.loader|runtime.abort)\.ts$/, priority: 4 },
   { name: 'safetensors', test: /src.safetensors.\w+\.ts$/, priority: 3 },
   { name: 'workers', test: /src.pool.shared.(port|team|errors|exchange)\.ts$/, priority: 3 },
   { name: 'trainer', test: /src.training.step_trainer\.ts$/, priority: 3 },
@@ -71,6 +75,7 @@ function fail(...lines) {
 const missing = parts
   .flatMap((part) => simds.map((simd) => part + simd))
   .flatMap((build) => [built(build, 'mjs'), built(build, 'wasm')])
+  .concat(pageOnly ? [] : built('gpu', 'wasm'))
   .filter((path) => !existsSync(path));
 if (missing.length > 0) {
   fail('The WebAssembly builds are missing; run `npm run build` at the root. Not found:', ...missing);
@@ -98,6 +103,13 @@ for (const part of parts) {
   }
 }
 
+if (!pageOnly) generated['built:gpu-wasm'] = inBase64(readFileSync(built('gpu', 'wasm')));
+
+/** A module with a file of a build as text. */
+function inBase64(wasm) {
+  return `export default '${gzipSync(wasm, { level: 9 }).toString('base64')}';\n`;
+}
+
 /** Puts a file of a build into the package. */
 function addWasm(part, simd, path) {
   const wasm = readFileSync(path);
@@ -105,7 +117,7 @@ function addWasm(part, simd, path) {
   if (pageOnly) {
     writeFileSync(join(made, `multihead-${part}simd128.wasm`), `multihead-${part}simd128.wasm is built when a browser asks for it\n`);
   } else if (simd === 'simd128') {
-    generated[`built:${part}inline-wasm`] = `export default '${gzipSync(wasm, { level: 9 }).toString('base64')}';\n`;
+    generated[`built:${part}inline-wasm`] = inBase64(wasm);
   }
 }
 
@@ -134,10 +146,11 @@ copyFileSync(join(here, '..', 'LICENSE'), join(here, 'LICENSE'));
 
 /** Writes one file for each entry point, and the chunks that they share; returns the text of the first file. */
 async function bundle(names, { format, groups, external = [], minify = false }) {
+  const withoutGpu = groups === undefined || pageOnly;
   const supplied = {
     name: 'built',
     resolveId: (id) => (Object.hasOwn(generated, id) ? { id, moduleSideEffects: false } : null),
-    load: (id) => generated[id],
+    load: (id) => generated[id] ?? (withoutGpu && /src.gpu.gpu\.ts$/.test(id) ? noGpu : undefined),
   };
   const input = Object.fromEntries(names.map((name) => [name, join(here, 'src', 'entry', `${name}.ts`)]));
   const bundle = await rolldown({
@@ -156,7 +169,7 @@ async function bundle(names, { format, groups, external = [], minify = false }) 
     // Pages without a bundler load the modules as they are: comments would be 11 kB more in Brotli for `multihead`.
     comments: { legal: true, annotation: true, jsdoc: false },
     chunkFileNames: ({ name }) => `${name.replace('built_', '').replaceAll('-', '_')}.js`,
-    codeSplitting: groups === undefined ? true : { groups },
+    codeSplitting: groups !== undefined && { groups },
   });
   await bundle.close();
   const chunks = output.filter(({ type }) => type === 'chunk');

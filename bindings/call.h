@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "arguments.h"
 #include "engine/runtime/team.h"
@@ -37,6 +38,9 @@ inline Status last_status;
 // Frees the last error, which may lie in the reserve, and renews the reserve. False if there is no
 // memory for the reserve.
 bool has_reserve();
+
+// Takes the captures that were pushed for this call.
+std::vector<ScoreCapture> pushed_captures();
 
 // Runs a call, and returns its CallStatus.
 template <class Work>

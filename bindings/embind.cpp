@@ -1,6 +1,8 @@
 // The table of functions that JavaScript calls, and those of memory and errors. Checks of
 // JavaScript values, lifetime and ownership are the TypeScript package's.
+#ifndef MULTIHEAD_GPU
 #include <emscripten/bind.h>
+#endif
 #include <emscripten/emscripten.h>
 
 #include <cstdint>
@@ -59,6 +61,7 @@ void simd_target() {
 
 }  // namespace multihead::bindings
 
+#ifndef MULTIHEAD_GPU  // which functions.h exports
 EMSCRIPTEN_BINDINGS(multihead) {
 #define WIRE_BASE_FUNCTION(javascript, cpp, signature) \
   emscripten::function(#javascript, &multihead::bindings::cpp);
@@ -73,3 +76,4 @@ EMSCRIPTEN_BINDINGS(multihead) {
 #endif
 #include "wire.inc"
 }
+#endif

@@ -8,6 +8,14 @@ namespace multihead::bindings {
 
 #define WIRE_FUNCTION(javascript, function, signature) std::type_identity_t<signature> function;
 #define WIRE_MODELS_FUNCTION WIRE_FUNCTION
+#ifdef MULTIHEAD_GPU
+// Exported without Embind, whose glue would be larger than the plans.
+#define WIRE_EXPORT(javascript, function, signature) \
+  __attribute__((export_name(#javascript))) std::type_identity_t<signature> function;
+#define WIRE_BASE_FUNCTION WIRE_EXPORT
+#define WIRE_PLANNED_FUNCTION WIRE_EXPORT
+#define WIRE_GPU_FUNCTION WIRE_EXPORT
+#endif
 #include "wire.inc"
 
 // Functions that are called in loops are no WIRE_FUNCTIONs: Embind's conversions take 0.13 us and

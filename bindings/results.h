@@ -82,6 +82,16 @@ struct LensRows {
   std::vector<float> token_probabilities;
 };
 
+struct GpuPlan {
+  std::vector<int32_t> words;
+};
+
+// Rows of a matrix of a model on a GPU.
+struct GpuPiece {
+  std::vector<int32_t> units, scales;
+  double first_unit = 0, first_scale = 0;
+};
+
 struct SweepProgress {
   double done = 0;
   int64_t runs = 0;

@@ -29,23 +29,25 @@ async function script(...modules) {
 }
 
 /**
- * Returns the sizes by entry point. The sizes of `multihead/training`, `multihead/lab` and `multihead/pool` are in addition to
- * `multihead`.
+ * Returns the sizes by entry point. The sizes of `multihead/training`, `multihead/lab`, `multihead/pool` and of what
+ * `mh.gpu()` loads are in addition to `multihead`.
  */
 export async function sizes() {
-  const [all, core, models, training, lab, pool] = await Promise.all([
+  const [all, core, models, training, lab, pool, gpu] = await Promise.all([
     script('index'),
     script('core'),
     script('models'),
     script('index', 'training'),
     script('index', 'lab'),
     script('index', 'pool'),
+    script('index', 'gpu'),
   ]);
   return {
     multihead: { script: all, wasm: file('multihead-simd128.wasm') },
     'multihead/training': { script: minus(training, all) },
     'multihead/lab': { script: minus(lab, all) },
     'multihead/pool': { script: minus(pool, all), worker: file('pool_worker.js') },
+    'gpu.js': { script: minus(gpu, all) },
     'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
     'multihead/models': { script: models, wasm: file('multihead-models-simd128.wasm') },
     'multihead/models_worker.js': { worker: file('models_worker.js') },

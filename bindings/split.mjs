@@ -1,5 +1,5 @@
-// Divides multihead.wasm of multihead/models into two files: functions that only analyses and trainers call move to analyses.wasm,
-// which load/loader.ts links to the running instance before the first analysis.
+// Divides multihead.wasm of multihead/models into two files: functions that only analyses, trainers and models on a GPU call move to
+// analyses.wasm, which load/loader.ts links to the running instance before the first of them.
 //
 //     node split.mjs FOLDER IDENTITY BINARYEN      IDENTITY: the text that analyses.wasm contains for the check in loader.ts
 //
@@ -22,7 +22,7 @@ const run = (program, ...args) => execFileSync(join(binaryen, program), [...feat
 const verbs = 'lens|log_probabilities|measure|gradients|attribution_patch|logit_attribution|trainer_create|train';
 const second = new RegExp(
   [
-    `bindings::(model_(${verbs})|patch_sweep|ablation_sweep|sweep_|trainer_|push_parameter|\\(anonymous namespace\\)::metric_of)`,
+    `webgpu::|bindings::(gpu_|model_(${verbs})|patch_sweep|ablation_sweep|sweep_|trainer_|push_parameter|\\(anonymous namespace\\)::metric_of)`,
     'models::(lens|log_probabilities|attribution_patch)|Trainee|[bB]ackward|gradients',
     '(sgd|adamw)_range|SgdStep|AdamWStep|transform_back|sum_of_squares|cross_entropy',
   ].join('|'),

@@ -7,7 +7,9 @@
 //     src/generated/file_kinds.ts      files in place of safetensors files, from src/nn/io/file_kinds.inc
 //     src/generated/stored_types.ts    types of tensors in GGUF files, from src/models/stored_types.inc
 //     src/generated/folder_files.ts    the rules of a model's folder, from src/models/io/folder_files.inc
+//     src/generated/kernels.ts         kernels of a browser's GPU, from src/webgpu
 //     src/generated/wire.ts            functions that write calls and read results, from wire.inc
+//     src/generated/gpu_wire.ts        those that only mh.gpu() needs
 
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -24,7 +26,10 @@ const [coreTables, trainerTables, moduleTables] = tablesOf(messages);
 writeIfChanged('src/generated/tables.ts', [coreTables, ...enumerations(), ...constants()].join('\n'));
 writeIfChanged('src/generated/trainer_tables.ts', trainerTables);
 writeIfChanged('src/generated/module_tables.ts', moduleTables);
-writeIfChanged('src/generated/wire.ts', wireOf());
+const [wireText, gpuWireText] = wireOf();
+writeIfChanged('src/generated/wire.ts', wireText);
+writeIfChanged('src/generated/gpu_wire.ts', gpuWireText);
+writeIfChanged('src/generated/kernels.ts', kernelsOf(read('../src/webgpu/kernels.inc'), read('../src/webgpu/params.inc')));
 writeIfChanged('src/generated/file_kinds.ts', fileKindsOf(read('../src/nn/io/file_kinds.inc')));
 writeIfChanged('src/generated/stored_types.ts', storedTypesOf(read('../src/models/stored_types.inc')));
 writeIfChanged('src/generated/folder_files.ts', folderFilesOf(read('../src/models/io/folder_files.inc')));
@@ -64,6 +69,54 @@ function folderFilesOf(source) {
   ].join('\n');
 }
 
+/** The texts of kernels, with what they include and their uniform blocks, without comments: see src/webgpu/plan.h. */
+function kernelsOf(list, params) {
+  const withoutComments = params.replace(/\/\/.*/g, '');
+  const sizes = [...withoutComments.matchAll(/^MULTIHEAD_GPU_SIZE\((\w+), (\d+)\)/gm)].map(([, name, value]) => `const ${name} = ${value}u;\n`);
+  const blocks = new Map(
+    [...withoutComments.matchAll(/^MULTIHEAD_GPU_BLOCK\((\w+),((?:\s*FIELD\(\w+, \w+\))*)\)/gm)].map(([, name, fields]) => [
+      name,
+      `${sizes.join('')}struct Params {${fields.replace(/\s*FIELD\((\w+), (\w+)\)/g, ' $2: $1,')} }\n@group(0) @binding(0) var<uniform> p: Params;`,
+    ]),
+  );
+  const textOf = (file, values = {}) =>
+    read(`../src/webgpu/kernels/${file}`)
+      .replace(/\$(\w+?)(?=_at\b|\b)/g, (_, name) => values[name])
+      .replace(/^\/\/#include (\S+)(.*)$/gm, (_, included, given) =>
+        textOf(
+          included,
+          Object.fromEntries(
+            given
+              .trim()
+              .split(' ')
+              .map((each) => each.split('=')),
+          ),
+        ),
+      )
+      .replace(/^\/\/#params (\w+)$/gm, (_, name) => blocks.get(name))
+      .replace(/^\/\/#rows$([^]*?)^\/\/#done$/gm, (_, lines) => {
+        const [first, second, third, fourth] = [0, 1, 2, 3].map((r) => `{${lines.replace(/\br\b/g, `${r}u`)}}\n`);
+        return `${first}${second}//#if WIDTH == 256\n//#else\n${third}${fourth}//#end`;
+      });
+  // Without comments, and without spaces that separate no words; `- -x` keeps its space.
+  const tight = (line) =>
+    /^(\/\/#|enable )/.test(line) ? line : line.replace(/ *([{}()[\];,:=<>+*/%&|^!?@]) */g, '$1').replace(/(?<!-) - (?!-)/g, '-');
+  const linesOf = (text) =>
+    text
+      .split('\n')
+      .map((line) => tight(line.replace(/\/\/(?!#).*/, '').trim()))
+      .filter((line) => line !== '');
+  const kernels = rowsOfTable(list, 'MULTIHEAD_GPU_KERNEL').map(([, name]) => {
+    const text = textOf(`${name}.wgsl`);
+    const constants = /^\/\/ constants: (.*)/.exec(text)?.[1].split(' ') ?? [];
+    return { name, constants, text: linesOf(text).join('\n') };
+  });
+  return [
+    '// Made by tables.mjs out of src/webgpu.\n',
+    ...pairsOf("Kernels in the order of kernels.inc, with their constants' names.", 'kernels', kernels),
+  ].join('\n');
+}
+
 /** Writes a file only if it changes, because a test runs the build while others read the file. */
 function writeIfChanged(path, text) {
   mkdirSync(at('src/generated'), { recursive: true });
@@ -81,7 +134,7 @@ function versionOfWire() {
 function usedInCore() {
   const below = (folder) => readdirSync(at(folder), { recursive: true }).map((name) => `${folder}/${name}`);
   const sources = [...below('../src/engine'), ...below('../src/models')].filter((name) => /\.(cc|h)$/.test(name));
-  return usedIn(['attention.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources]);
+  return usedIn(['attention.cc', 'planned.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources]);
 }
 
 function usedIn(files) {
@@ -171,7 +224,7 @@ function each(macro, write) {
 }
 
 function isFunction(macro) {
-  return ['WIRE_FUNCTION', 'WIRE_CORE_FUNCTION', 'WIRE_BASE_FUNCTION', 'WIRE_MODELS_FUNCTION', 'WIRE_SHARED_FUNCTION'].includes(macro);
+  return /^WIRE_(CORE_|BASE_|PLANNED_|GPU_|MODELS_|SHARED_)?FUNCTION$/.test(macro);
 }
 
 /** Returns the TypeScript name of a C++ enumeration or record. */
@@ -201,7 +254,7 @@ function constants() {
   ];
 }
 
-/** src/generated/wire.ts */
+/** src/generated/wire.ts, and src/generated/gpu_wire.ts with the calls whose names begin with Gpu. */
 function wireOf() {
   /** The TypeScript type, and the method of WireWriter, for each C++ type that is written. */
   const argumentTypes = {
@@ -277,7 +330,7 @@ function wireOf() {
       `export interface ${name} {`,
       ...fields.map(([key, javascript]) => `  ${key}: ${javascript};`),
       '}\n',
-      `function write${name}(to: WireWriter, from: Readonly<${name}>): void {`,
+      `export function write${name}(to: WireWriter, from: Readonly<${name}>): void {`,
       ...fields.map(([, , statement]) => `  ${statement}`),
       '}\n',
     ].join('\n');
@@ -325,15 +378,29 @@ function wireOf() {
       return `  ${name}(${typed.join(', ')}): ${result === 'void' ? 'void' : known(parameterTypes, result, name)};\n`;
     });
 
+  const ofGpu = (text) => /^export (interface|function) (read)?gpu/im.test(text);
+  const parts = [...records, ...calls, ...results];
+  const gpuParts = parts.filter(ofGpu);
+  const called = gpuParts.join('');
+  const typesIn = ['Int32', 'Int64', 'Operand', 'Span', 'Uint32', 'Whole64', 'WireReader', 'WireWriter'];
+  const writers = records.filter((text) => !ofGpu(text)).map((text) => /interface (\w+)/.exec(text)[1]);
+  const writersIn = writers.filter((name) => called.includes(`write${name}(`)).flatMap((name) => [`type ${name}`, `write${name}`]);
+  const made = '// Made by tables.mjs out of wire.inc, which explains it.\n';
   return [
-    '// Made by tables.mjs out of wire.inc, which explains it.\n',
-    "import type { Int32, Int64, Operand, Span, Uint32, Whole64, WireReader, WireWriter } from '../types/wire.js';",
-    `import type { ${[...used].sort().join(', ')} } from './tables.js';\n`,
-    ...records,
-    ...calls,
-    ...results,
-    `export interface WireFunctions {\n${functions.join('')}}\n`,
-  ].join('\n');
+    [
+      made,
+      `import type { ${typesIn.join(', ')} } from '../types/wire.js';`,
+      `import type { ${[...used].sort().join(', ')} } from './tables.js';\n`,
+      ...parts.filter((text) => !ofGpu(text)),
+      `export interface WireFunctions {\n${functions.join('')}}\n`,
+    ].join('\n'),
+    [
+      made,
+      `import type { ${typesIn.filter((name) => new RegExp(`\\b${name}\\b`).test(called)).join(', ')} } from '../types/wire.js';`,
+      `import { ${writersIn.join(', ')} } from './wire.js';\n`,
+      ...gpuParts,
+    ].join('\n'),
+  ];
 }
 
 /**

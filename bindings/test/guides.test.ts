@@ -62,8 +62,8 @@ describe('the guides', { timeout: 60_000 }, () => {
   });
   afterAll(() => rm(project, { recursive: true }));
 
-  it('are seven, each of one screen, in TypeScript', () => {
-    expect(names.sort()).toEqual(['attention', 'copying', 'directions', 'gpt2', 'heads', 'masks', 'training']);
+  it('are eight, each of one screen, in TypeScript', () => {
+    expect(names.sort()).toEqual(['attention', 'copying', 'directions', 'gpt2', 'heads', 'masks', 'training', 'webgpu']);
     for (const { name, text, blocks } of guides) {
       expect(text.split('\n').length, name).toBeLessThan(95);
       expect(new Set(blocks.map(({ language }) => language)), name).toEqual(new Set(['ts']));

@@ -15,13 +15,13 @@ describe.each(builds)('memory, %s', (simd) => {
 
   it('counts tensors, their bytes, and the peak', () => {
     const { heap } = mh.memory();
-    expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 0, heap });
+    expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 0, heap, gpu: 0 });
     const a = mh.zeros([10]);
     const b = mh.tensor(new Uint8Array(3), [3]);
-    expect(mh.memory()).toEqual({ live: 2, bytes: 43, peak: 43, heap });
+    expect(mh.memory()).toEqual({ live: 2, bytes: 43, peak: 43, heap, gpu: 0 });
     a.dispose();
     b.dispose();
-    expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 43, heap });
+    expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 43, heap, gpu: 0 });
   });
 
   it('does not leak in 100 rounds', () => {

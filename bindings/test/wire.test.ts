@@ -67,10 +67,10 @@ export function uncheckedIntegers(raw: WireFunctions, checked: Count, any: numbe
 }
 
 it('no whole number crosses that the compiler lets through unchecked', () => {
-  const wire = readFileSync(new URL('generated/wire.ts', source), 'utf8');
+  const wire = ['wire', 'gpu_wire'].map((name) => readFileSync(new URL(`generated/${name}.ts`, source), 'utf8')).join('');
   const types = { int32_t: 'Int32', uint32_t: 'Uint32', int64_t: 'Int64', double: 'number', bool: 'boolean' };
   const written = readFileSync(new URL('../wire.inc', import.meta.url), 'utf8');
-  const functions = [...written.matchAll(/^WIRE_(?:CORE_|SHARED_)?FUNCTION\((\w+), \w+, \w+\((.*)\)\)/gm)];
+  const functions = [...written.matchAll(/^WIRE_(?:CORE_|SHARED_|PLANNED_|GPU_)?FUNCTION\((\w+), \w+, \w+\((.*)\)\)/gm)];
   expect(functions.length).toBeGreaterThan(50);
   for (const [, name, parameters = ''] of functions) {
     const typed = parameters.replaceAll(/(\w+) (\w+)/g, (_, type: keyof typeof types, parameter) => `${parameter}: ${types[type]}`);

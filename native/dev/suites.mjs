@@ -72,6 +72,10 @@ const nativeConformance = (preset) => ({
   run: () => runTests([at(preset, 'native', 'multihead-conformance'), CASES], null, conformanceCounts),
 });
 
+/** Tests the kernels of a browser's GPU in Chromium, on SwiftShader. */
+const gpuTests = (...chosen) => runTests([process.execPath, 'tests/gpu/run.mjs', ...chosen], resultsFile('gpu'), (counts) => counts);
+const GPU = { uses: ['bindings/dist', 'bindings/test', 'tests/gpu', 'tests/browser/browsers.mjs', 'package-lock.json', CASES], after: ['package'] };
+
 const PAGE = ['build/web', 'web', 'bindings/dist', 'tests/browser', 'native/dev', 'package-lock.json'];
 const inBrowser = { after: ['page'], waits: true };
 
@@ -237,6 +241,8 @@ export const SUITES = [
     after: ['page'], // without `waits`: it runs while the other tests in Chromium do
     run: () => browserTests('browser-numbers', '--numbers', 'chromium: '),
   },
+  { name: 'GPU kernels, Chromium, one width', in: 'quick', ...GPU, run: () => gpuTests('--quick') },
+  { name: 'GPU kernels, Chromium', in: 'all', ...GPU, run: () => gpuTests() },
   { name: 'page, browsers', in: 'all', uses: PAGE, ...inBrowser, run: () => browserTests('browser') },
   // After the other browsers: WebKit paints without a graphics processor here, and while builds and four other browsers ran,
   // its training of four jobs took longer than two minutes. Beside two busy cores it takes 36 s.

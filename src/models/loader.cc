@@ -153,6 +153,8 @@ struct ModelLoader::State {
   std::span<std::byte> unused;                    // the rest of the last block of model->memory
   Context context;
   bool in_team = false;
+  bool separates = false;  // each matrix has memory of its own:
+  std::map<const WeightMatrix*, engine::Buffer> separate;
   int64_t given_bytes = 0, all_bytes = 0, viewed_bytes = 0;
   int64_t computed_bytes = 0;  // of tables of positions that are in no file
   std::string missing, wrong;
@@ -947,7 +949,11 @@ struct ModelLoader::State {
     std::byte*& kept = own[&matrix];
     if (kept == nullptr) {
       const auto bytes = static_cast<uint64_t>(std::max<int64_t>(1, matrix.bytes()));
-      kept = take(bytes);
+      if (!separates) {
+        kept = take(bytes);
+      } else if (engine::Buffer& alone = separate[&matrix]; alone.reserve(bytes)) {
+        kept = static_cast<std::byte*>(alone.data());
+      }
       if (kept == nullptr) return Status::out_of_memory(bytes);
       matrix.data = kept;
     }
@@ -1268,6 +1274,27 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
   });
 }
 
+std::shared_ptr<Model::Internals> ModelLoader::Internals::model(const ModelLoader& loader) {
+  return loader.state_->model;
+}
+
+void ModelLoader::Internals::separate_matrices(ModelLoader& loader) {
+  loader.state_->separates = true;
+}
+
+bool ModelLoader::Internals::is_complete(const ModelLoader& loader, const WeightMatrix& matrix) {
+  const std::vector<Part>& parts = loader.state_->parts;
+  return matrix.data != nullptr && std::none_of(parts.begin(), parts.end(), [&](const Part& part) {
+           return part.matrix == &matrix && part.done < part.rows;
+         });
+}
+
+void ModelLoader::Internals::free(ModelLoader& loader, WeightMatrix& matrix) {
+  loader.state_->own.erase(&matrix);
+  loader.state_->separate.erase(&matrix);
+  matrix.data = nullptr;
+}
+
 std::span<const size_t> ModelLoader::needed() const {
   return state_ == nullptr ? std::span<const size_t>() : std::span<const size_t>(state_->needed);
 }
@@ -1347,6 +1374,7 @@ Status ModelLoader::finish(Model& model) {
                              .transposed = turned,
                              .plus_one = part.plus_one});
     }
+    for (auto& [matrix, buffer] : state_->separate) made.memory.push_back(std::move(buffer));
     model.internals_ = std::move(state_->model);
     state_.reset();
     return {};

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,6 +16,7 @@
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
 #include "models/architecture.h"
+#include "models/pass_numbers.h"
 #include "models/relative_positions.h"
 #include "models/sites.h"
 #include "multihead/attention.h"
@@ -268,12 +268,6 @@ class Runner {
                          context_);
   }
 
-  // Before the layers, which add tokens to the caches.
-  int64_t position_of(int64_t token) const {
-    if (pass_.texts.empty()) return before_ + token;
-    return pass_.texts[static_cast<size_t>(token)][0].length(0);
-  }
-
   void fill_angles() {
     for (size_t rope = 0; rope < a_.ropes.size(); ++rope) {
       const RopeFrequencies& frequencies = a_.ropes[rope];
@@ -281,19 +275,12 @@ class Runner {
       const bool many = !pass_.texts.empty();
       frequencies.at(before_ + pass_.tokens, w_.frequencies);
       const auto offset = static_cast<int64_t>(rope) * pass_.tokens * pairs_;
-      const double factor = frequencies.factor();
-      const double direction = a_.family->rope_reversed ? -1.0 : 1.0;
       const auto fill = [&](int64_t first, int64_t end) {
         for (int64_t token = first; token < end; ++token) {
-          const int64_t position = position_of(token);
+          const int64_t position = position_of(pass_, token);
           if (many) frequencies.at(position + 1, w_.frequencies);
-          float* const cos = w_.cos + offset + token * pairs_;
-          float* const sin = w_.sin + offset + token * pairs_;
-          for (int64_t pair = 0; pair < pairs; ++pair) {
-            const double angle = static_cast<double>(position) * w_.frequencies[pair];
-            cos[pair] = static_cast<float>(factor * std::cos(angle));
-            sin[pair] = static_cast<float>(direction * factor * std::sin(angle));
-          }
+          const int64_t row = offset + token * pairs_;
+          write_angles(a_, frequencies, w_.frequencies, position, w_.cos + row, w_.sin + row);
         }
       };
       // Texts share the memory of the frequencies, which may depend on their lengths.
@@ -355,50 +342,25 @@ class Runner {
     return {};
   }
 
-  // ESM: the factor of a sequence's embeddings with token_dropout, which makes up for masks, whose
-  // embedding is 0. In training 12 % of the tokens were masks.
-  float share_without_masks(int64_t sequence) const {
-    if (a_.mask_id < 0) return 1.0F;
-    const ModelInputs& in = pass_.inputs;
-    double masks = 0, tokens = 0;
-    for (int64_t row = sequence * pass_.tokens; row < (sequence + 1) * pass_.tokens; ++row) {
-      const auto at = static_cast<size_t>(row);
-      masks += in.ids[at] == a_.mask_id ? 1 : 0;
-      tokens += in.mask.empty() || in.mask[at] != 0 ? 1 : 0;
-    }
-    return static_cast<float>(0.88 / (1.0 - masks / tokens));
-  }
-
   Status embed() {
     if (p_.patch.given()) return embed_pixels();
     const int64_t width = a_.embedding_width;
     float* const embedded = p_.embedding_projection.given() ? w_.embedded : w_.x;
     const ModelInputs& in = pass_.inputs;
-    const bool after_padding = a_.family->positions_after_padding;
     MULTIHEAD_TRY(look_up(matrix(embedded, width)));
     engine::over_rows(in.batch, pass_.tokens * width, context_, [&](int64_t first, int64_t end) {
       for (int64_t b = first; b < end; ++b) {
-        const float kept = share_without_masks(b);
-        int64_t real = 0;  // tokens so far that are not padding
-        for (int64_t token = 0; token < pass_.tokens; ++token) {
-          const int64_t row = b * pass_.tokens + token;
-          const int32_t id = in.ids[static_cast<size_t>(row)];
+        visit_tokens(a_, pass_, b, [&](int64_t row, float scale, int64_t position) {
           float* const to = embedded + row * width;
-          const float scale = id == a_.mask_id ? 0.0F : a_.embedding_scale * kept;
           if (scale != 1.0F) {
             for (int64_t c = 0; c < width; ++c) to[c] *= scale;
-          }
-          int64_t position = a_.first_position + position_of(token);
-          if (after_padding) {
-            // RoBERTa: padding has the position of its own id.
-            position = id == a_.padding_id ? a_.padding_id : a_.padding_id + before_ + ++real;
           }
           if (p_.position.rows > 0) add_row(p_.position, position, to);
           const bool typed = !in.token_types.empty();
           if (p_.token_type.rows > 0) {
             add_row(p_.token_type, typed ? in.token_types[static_cast<size_t>(row)] : 0, to);
           }
-        }
+        });
       }
     });
     const Tensor table = matrix(embedded, width);
@@ -492,12 +454,8 @@ class Runner {
                        .step = pairs_,
                        .neighbours = a_.family->rope_neighbours};
     }
+    call.attention = attention_of(a_, plan, !pass_.caches.empty());
     AttentionOptions& options = call.attention;
-    options.scale = plan.scale;
-    options.softcap = a_.attention_cap;
-    options.alibi_slopes = a_.alibi_slopes;
-    if (plan.window > 0) options.window.left = plan.window - 1;
-    if (a_.window_both_sides) options.window.right = options.window.left;
     // The factors of cross-attention follow the others, if there are any.
     const auto heads = static_cast<size_t>(a_.heads), first = static_cast<size_t>(index) * heads;
     const std::span<const float> scales = pass_.inputs.head_scales;
@@ -520,13 +478,11 @@ class Runner {
       if (scales.size() > others) call.source.head_scales = scales.subspan(others + first, heads);
     }
     if (!pass_.caches.empty()) {
-      options.causal = Causal::bottom_right();
       call.cache = &pass_.caches[static_cast<size_t>(index)];
       call.texts = pass_.texts;
       call.layer = index;
       return call;
     }
-    if (a_.causal) options.causal = Causal::top_left();
     if (!pass_.inputs.mask.empty()) {
       options.mask = {pass_.inputs.mask.data(), {batch, 1, 1, tokens}};
     }

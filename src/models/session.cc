@@ -79,6 +79,7 @@ struct Session::State {
   std::shared_ptr<Encoded> encoded;
   DType cache_type = DType::kF32;
   int64_t rotated_for = 0;  // length of the sequence whose frequencies rotated the keys
+  Internals::Elsewhere elsewhere;
 
   const int32_t* first_id() const { return static_cast<const int32_t*>(ids.data()); }
   int64_t cached() const { return caches.empty() ? 0 : caches[0].length(0); }
@@ -159,6 +160,7 @@ struct Session::State {
 
   Status run(int64_t after, const Tensor& logits, Context& context) {
     const int64_t before = cached();
+    if (elsewhere.compute) return elsewhere.compute(pass_to(after));
     MULTIHEAD_TRY(reserve(after));
     Tensor state;
     const bool all = logits.given() && logits.shape.rank() == 2;
@@ -206,6 +208,9 @@ struct Session::State {
       return {StatusCode::kOption, "length", "0 to " + std::to_string(length),
               std::to_string(tokens)};
     }
+    if (elsewhere.compute) {
+      return {StatusCode::kOption, "session", "one that the CPU computes", "one on a GPU"};
+    }
     auto other = std::make_unique<State>();
     other->model = model;
     other->head_scales = head_scales;
@@ -237,7 +242,8 @@ struct Session::State {
   bool goes_with(const State& other) const {
     return model == other.model && model->encoder == nullptr && model->architecture.buckets == 0 &&
            edits.empty() && other.edits.empty() && head_scales == other.head_scales &&
-           cached() > 0 && cached() == length && keeps_keys(length + 1);
+           !elsewhere.compute && !other.elsewhere.compute && cached() > 0 && cached() == length &&
+           keeps_keys(length + 1);
   }
 
   // One pass over the next token of each; `logits` (texts, vocabulary). After an error, or if the
@@ -317,7 +323,8 @@ Status Session::create(const Model& model, const SessionOptions& options, Sessio
 }
 
 Status Session::Internals::create(const Model& model, const SessionOptions& options,
-                                  const engine::Team* team, Session& session) {
+                                  const engine::Team* team, Session& session,
+                                  const Elsewhere& elsewhere) {
   return engine::memory_guard([&]() -> Status {
     if (model.internals_ == nullptr) {
       return {StatusCode::kOption, "model", "one that was opened", "none"};
@@ -338,17 +345,23 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
     state->head_scales = options.head_scales;
     state->edits = options.edits;
     state->cache_type = options.cache_type;
+    state->elsewhere = elsewhere;
     const bool caches = !changes_weights(options.edits);
     const auto layers = caches ? static_cast<size_t>(info.num_layers) : size_t{0};
     state->caches.resize(layers);
     for (size_t layer = 0; layer < layers; ++layer) {
-      MULTIHEAD_TRY(
-          KVCache::Internals::create({.num_kv_heads = info.num_kv_heads,
-                                      .head_dim = info.head_dim,
-                                      .value_dim = info.head_dim,
-                                      .capacity = std::min(kFirstRoom, state->most_room(layer)),
-                                      .type = options.cache_type},
-                                     team, state->caches[layer]));
+      KVCacheConfig config{.num_kv_heads = info.num_kv_heads,
+                           .head_dim = info.head_dim,
+                           .value_dim = info.head_dim,
+                           .capacity = std::min(kFirstRoom, state->most_room(layer)),
+                           .type = options.cache_type};
+      KVCache& cache = state->caches[layer];
+      if (elsewhere.compute) {
+        config.capacity = state->capacity;
+        MULTIHEAD_TRY(elsewhere.make_cache(config, cache));
+      } else {
+        MULTIHEAD_TRY(KVCache::Internals::create(config, team, cache));
+      }
     }
     session.state_ = std::move(state);
     return {};

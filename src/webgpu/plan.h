@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "multihead/status.h"
+
 namespace multihead::webgpu {
 
 // The adapter, as far as plans depend on it. The defaults are WebGPU's smallest limits.
@@ -15,9 +17,15 @@ struct Device {
   uint32_t storage_buffers = 8;        // of one kernel
   uint64_t binding_bytes = 128 << 20;  // longest binding of a storage buffer
   uint32_t groups = 65535;             // workgroups along one axis of a dispatch
+  uint32_t operands = 0;               // of the call: the buffer that Plan::data has
 };
 
-// The files in kernels/, by name.
+// The files in kernels/, by name. Their first line may name constants: "// constants: NAME NAME".
+// bindings/tables.mjs puts in "//#include FILE a=b", where $a becomes b, and "//#params BLOCK", the
+// uniform block of params.inc with its sizes, and repeats the lines between "//#rows" and "//#done"
+// for r = 0 to 3, or to 1 if WIDTH is 256. bindings/src/gpu/ selects the lines between "//#if NAME"
+// (not 0) or "//#if NAME == 3", "//#else" and "//#end", which nest, by a constant's value, puts
+// lines that begin with "enable" first, and declares the constants after them.
 enum class Kernel : uint8_t {
 #define MULTIHEAD_GPU_KERNEL(name, file) name,
 #include "webgpu/kernels.inc"
@@ -49,6 +57,10 @@ struct Plan {
   std::vector<uint32_t> scratch;  // words of each scratch buffer
   std::vector<Dispatch> dispatches;
 };
+
+// The workgroups of a dispatch along two axes: kernels count them as y * num_workgroups.x + x, and
+// leave out those beyond the last. Errors: kOption, if there are too many.
+Status fold(uint64_t groups, const Device& device, std::array<uint32_t, 3>& folded);
 
 // The plan as one list of numbers, as JavaScript reads it: the lengths of data, scratch and
 // dispatches, then their elements in order. A dispatch is: kernel, constants, groups, the number of

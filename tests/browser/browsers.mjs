@@ -39,23 +39,31 @@ const kinds = [
   },
 ];
 
+/** Where a browser is, or why it is not found. */
+function found({ name, variable, places, shell }, inShell) {
+  const variables = inShell && shell ? [shell.variable, variable] : [variable];
+  const named = variables.find((each) => process.env[each]);
+  const wanted = process.env[named];
+  const executablePath = wanted || (inShell && shell ? [shell.place, ...places] : places).find((place) => existsSync(place));
+  if (executablePath && existsSync(executablePath)) return { executablePath };
+  const where = wanted ? `${named} names ${wanted}, which does not exist` : `set ${variable} or install it`;
+  return { reason: `${name} not found: ${where}` };
+}
+
 /**
  * The browsers to test and to measure with, which Puppeteer drives. If one is not installed, `launch` is missing and `reason` says why.
  * @param {{ inShell?: boolean }} [how] `inShell`: chromium-headless-shell, if there is one, instead of Chromium
  */
 export function findBrowsers({ inShell = false } = {}) {
-  return kinds.map(({ name, variable, places, shell, options }) => {
-    const variables = inShell && shell ? [shell.variable, variable] : [variable];
-    const named = variables.find((each) => process.env[each]);
-    const wanted = process.env[named];
-    const executablePath = wanted || (inShell && shell ? [shell.place, ...places] : places).find((place) => existsSync(place));
-    if (!executablePath || !existsSync(executablePath)) {
-      const where = wanted ? `${named} names ${wanted}, which does not exist` : `set ${variable} or install it`;
-      return { name, reason: `${name} not found: ${where}` };
-    }
-    return { name, launch: () => puppeteer.launch({ ...options, executablePath, headless: true }) };
+  return kinds.map((kind) => {
+    const { executablePath, reason } = found(kind, inShell);
+    if (reason) return { name: kind.name, reason };
+    return { name: kind.name, launch: () => puppeteer.launch({ ...kind.options, executablePath, headless: true }) };
   });
 }
+
+/** The program of Chromium, if possible chromium-headless-shell, or the reason why there is none. */
+export const findChromium = () => found(kinds[0], true);
 
 /** Returns WebKit, which runs only the tests that are marked as essential, in the form of findBrowsers(). */
 export function findEssentialBrowser() {

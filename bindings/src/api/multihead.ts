@@ -34,6 +34,7 @@ export function createMultihead(raw: GuardedModule, backend: LoadedBackend): Mul
     transformerBlock: (config) => scopes.track(new WasmTransformerBlock(runtime, config)),
     transformer: (config) => scopes.track(new WasmTransformer(runtime, config)),
     trainer: (model, options) => scopes.track(new WasmTrainer(runtime, model, options)),
+    gpu: async (options) => scopes.track(await (await import('../gpu/gpu.js')).openGpu(runtime, options)),
   } satisfies Omit<Multihead, keyof Ended> as Omit<Multihead, keyof Ended>);
   runtimeOf.set(multihead, runtime);
   return multihead;

@@ -69,6 +69,7 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Omit<M
     scope: scope as MultiheadCore['scope'],
     memory: () => heap.info(),
     dispose: () => {
+      heap.end();
       raw.dispose();
       args.forget();
     },

@@ -5,7 +5,7 @@ import type * as wire from '../generated/wire.js';
 import { optionError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
 import { checkChoice, checkCount, checkOptions, type Names, namesOf, plain } from '../runtime/options.js';
-import { coreOf, describe, type WasmTensor } from '../runtime/tensor.js';
+import { describe, type WasmTensor } from '../runtime/tensor.js';
 import type { Capture, ScoreStage, Shape } from '../types/index.js';
 import type { Count, Span } from '../types/wire.js';
 
@@ -80,7 +80,7 @@ export function captureRecords(captures: unknown, scores: Shape, operands: Opera
   const tensors = read.map(({ shape }, index) => operands.output(shape, 'f32', `capture[${index}]`));
   const records = read.map(({ record }, index) => ({
     ...record,
-    out: coreOf(tensors[index] as WasmTensor<'f32'>),
+    out: operands.operandOf(tensors[index] as WasmTensor<'f32'>),
   }));
   return { records, tensors };
 }

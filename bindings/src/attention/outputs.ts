@@ -3,7 +3,7 @@
 import * as wire from '../generated/wire.js';
 import type { Operands, Runtime } from '../runtime/operands.js';
 import { checkChoice, checkNames, type Names, plain } from '../runtime/options.js';
-import { coreOf, floatDTypes, isHalf } from '../runtime/tensor.js';
+import { floatDTypes, isHalf } from '../runtime/tensor.js';
 import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from '../types/index.js';
 import { captureRecords } from './capture.js';
 import type { CallExtents } from './options.js';
@@ -52,10 +52,10 @@ export interface Outputs {
 export function prepareOutputs(options: OutputOptions, returns: readonly AttentionReturn[], shapes: OutputShapes, operands: Operands): Outputs {
   const { return: names = [] } = options;
   const wanted = checkNames(names, returns, 'return');
-  const out = operands.output(shapes.out, outDTypeOf(options), 'out', options.out);
+  const out = operands.output(shapes.out, outDTypeOf(options, operands), 'out', options.out);
   const result: Result = { out };
   const record: wire.AttentionOutputs = {
-    out: coreOf(out),
+    out: operands.operandOf(out),
     lse: undefined,
     weights: undefined,
     dropoutMask: undefined,
@@ -63,17 +63,17 @@ export function prepareOutputs(options: OutputOptions, returns: readonly Attenti
   if (wanted.includes('lse')) {
     const lse = operands.output(shapes.lse, 'f32', 'lse');
     result.lse = lse;
-    record.lse = coreOf(lse);
+    record.lse = operands.operandOf(lse);
   }
   if (wanted.includes('weights')) {
     const weights = operands.output(shapes.scores, 'f32', 'weights');
     result.weights = weights;
-    record.weights = coreOf(weights);
+    record.weights = operands.operandOf(weights);
   }
   if (wanted.includes('dropoutMask')) {
     const dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
     result.dropoutMask = dropoutMask;
-    record.dropoutMask = coreOf(dropoutMask);
+    record.dropoutMask = operands.operandOf(dropoutMask);
   }
   if (options.capture === undefined) return { result: operands.disposable(result), record, captures: [] };
 
@@ -90,8 +90,8 @@ export function pushCaptures({ args, raw }: Runtime, { captures }: Outputs, oper
   }
 }
 
-function outDTypeOf({ out, outDtype }: OutputOptions): FloatDType {
+function outDTypeOf({ out, outDtype }: OutputOptions, operands: Operands): FloatDType {
   if (outDtype !== undefined) return checkChoice(outDtype, floatDTypes, 'outDtype');
-  const dtype = coreOf(out)?.dtype;
+  const dtype = operands.operandOf(out)?.dtype;
   return isHalf(dtype) ? dtype : 'f32';
 }

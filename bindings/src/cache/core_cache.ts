@@ -25,7 +25,7 @@ export const storageSchema = {
   pages: count(0),
 } satisfies Names<ModuleCacheConfig>;
 
-type CheckedStorage = ReturnType<typeof checkStorage>;
+export type CheckedStorage = ReturnType<typeof checkStorage>;
 
 /** Fills in the defaults. The names have been checked. Throws `E_OPTION`. */
 export function checkStorage(config: ModuleCacheConfig) {
@@ -36,7 +36,7 @@ export function checkStorage(config: ModuleCacheConfig) {
   return readSettings(config, storageSchema);
 }
 
-type HeadExtents = Pick<wire.KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;
+export type HeadExtents = Pick<wire.KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;
 
 /** Functions of the core for caches of one kind. */
 export interface CacheCalls {
@@ -44,6 +44,8 @@ export interface CacheCalls {
   create(): Int32;
   bytes(handle: Int32): number;
   release(handle: Int32): void;
+  /** Counts the bytes where they are; a negative number when they are freed. Default: in WebAssembly memory. */
+  count?(bytes: number): void;
   /** For a warning: "a cache of 64 bytes". */
   what(bytes: number): string;
 }
@@ -62,13 +64,14 @@ export abstract class CoreCache extends CoreObject {
       return operands.make(() => calls.create());
     });
     const bytes = calls.bytes(handle);
-    heap.count(bytes);
+    const count = calls.count ?? ((more: number) => heap.count(more));
+    count(bytes);
     const name = { argument: 'cache', noun: 'a cache' };
     super(runtime, handle, name, {
       what: () => calls.what(bytes),
       free() {
         calls.release(handle);
-        heap.count(-bytes);
+        count(-bytes);
       },
     });
     this.batch = storage.batch;

@@ -19,6 +19,12 @@ declare module 'built:*inline-wasm' {
   export default wasm;
 }
 
+/** The module that plans for a GPU, compressed in the same way. */
+declare module 'built:gpu-wasm' {
+  const wasm: string;
+  export default wasm;
+}
+
 /** The text of pool_worker.js or models_worker.js. */
 declare module 'built:*-worker-text' {
   const text: string;

@@ -123,6 +123,10 @@ export class OpenedModel implements Model {
     return this.#engine.workers;
   }
 
+  get device(): string {
+    return this.#engine.device;
+  }
+
   get disposed(): boolean {
     return this.#engine.disposed;
   }

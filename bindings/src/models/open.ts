@@ -27,6 +27,7 @@ import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/mode
 
 const openNames = {
   ...{ weights: plain, embeddingWeights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
+  device: plain,
   ...{ revision: plain, host: plain, local: plain, onFetch: plain },
   ...{ wasm: plain, analysesWasm: plain, simd: plain, integrity: plain },
 } satisfies Names<OpenModelOptions>;
@@ -71,6 +72,12 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     createApi: (_, { simd }) => ({ simd }),
   });
 
+  /** On a GPU; with 'auto', on the calling thread for a model or a device that gives a reason. */
+  async function onGpu(device: 'gpu' | 'auto', loading: Loading, analyses: FindAnalyses | undefined): Promise<Place> {
+    const [{ runtime }, { openGpuLoader }] = await Promise.all([load(loading, analyses), import('./gpu/loader.js')]);
+    return openGpuLoader(runtime, device === 'auto', loading.signal);
+  }
+
   type Loading = Pick<OpenModelOptions, 'wasm' | 'simd' | 'integrity' | 'signal'>;
 
   async function here(loading: Loading, analyses: FindAnalyses | undefined): Promise<Place> {
@@ -90,13 +97,19 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, embeddingWeights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, analysesWasm, ...loading } =
-      readOptions(given, openNames, 'openModel');
+    const { weights, embeddingWeights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, analysesWasm, ...rest } = readOptions(
+      given,
+      openNames,
+      'openModel',
+    );
+    const { device: where = 'cpu', ...loading } = rest;
+    const device = checkChoice(where, ['cpu', 'gpu', 'auto'], 'device');
     const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
     if (embeddingWeights !== undefined) checkChoice(embeddingWeights, namesOf(weightTypes), 'embeddingWeights');
     checkCallback(onProgress, 'onProgress');
     if (worker !== undefined && workers === undefined) throw optionError('worker', 'none without workers', describe(worker));
+    if (device !== 'cpu' && workers !== undefined) throw optionError('workers', "none with a device other than 'cpu'", describe(workers));
     if (analysesWasm !== undefined && !isSource(analysesWasm)) throw notASource(analysesWasm, 'analysesWasm', sourceKinds);
     const analyses = analysesWasm === undefined ? undefined : () => analysesWasm;
     const folder = await findFolder(source, { revision, host, local, signal, onFetch });
@@ -104,7 +117,8 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     reading.catch(() => {}); // it is thrown below
     const places: Place[] = [];
     const newPlace = async (): Promise<OpenLoader> => {
-      const place = await (workers === undefined ? here(loading, analyses) : inWorkers(workers, worker, loading, analyses));
+      const onCpu = () => (workers === undefined ? here(loading, analyses) : inWorkers(workers, worker, loading, analyses));
+      const place = await (device === 'cpu' ? onCpu() : onGpu(device, loading, analyses));
       places.push(place);
       return place.openLoader;
     };

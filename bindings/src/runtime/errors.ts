@@ -8,7 +8,7 @@ import { printable } from './text.js';
  * - `E_SHAPE` a shape or length does not fit the call
  * - `E_OPTION` an option is unknown, has a value or type outside its definition, or contradicts another
  * - `E_DISPOSED` a tensor, layer, cache, trainer or the whole instance was used after it was disposed
- * - `E_MEMORY` the WebAssembly memory could not grow as far as needed
+ * - `E_MEMORY` the WebAssembly memory could not grow as far as needed, or the GPU's memory is exhausted
  * - `E_FORMAT` a file is not what its format says
  * - `E_FATAL` the instance is dead since a call of its WebAssembly code ended with a trap: `load()` gives
  *   a new one
@@ -17,6 +17,8 @@ import { printable } from './text.js';
  *   aborted
  * - `E_WORKER` a worker of a pool or of a model ended during the call, or an object that lived in it is lost
  * - `E_BUSY` too many calls wait in a pool
+ * - `E_GPU` there is no WebGPU, no adapter or no device, or the GPU's driver refused a kernel or a call
+ * - `E_GPU_LOST` the GPU's device was lost, and all tensors on it
  */
 export type MultiheadErrorCode =
   | 'E_SHAPE'
@@ -28,7 +30,9 @@ export type MultiheadErrorCode =
   | 'E_LOAD'
   | 'E_ABORTED'
   | 'E_WORKER'
-  | 'E_BUSY';
+  | 'E_BUSY'
+  | 'E_GPU'
+  | 'E_GPU_LOST';
 
 /** The parts of a {@link MultiheadError}. */
 export interface MultiheadErrorParts {

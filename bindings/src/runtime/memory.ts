@@ -88,6 +88,9 @@ export class Heap {
   #live = 0;
   #bytes = 0;
   #peak = 0;
+  #gpu = 0;
+  /** What the instance disposes with itself: GPUs. */
+  readonly ends = new Set<() => void>();
   #warned = false;
 
   constructor(raw: GuardedModule, scopes: ScopeStack) {
@@ -114,6 +117,7 @@ export class Heap {
       bytes: this.#bytes,
       peak: this.#peak,
       heap: this.buffer.byteLength,
+      gpu: this.#gpu,
     };
   }
 
@@ -156,6 +160,15 @@ export class Heap {
   count(bytes: number): void {
     this.#bytes += bytes;
     this.#peak = Math.max(this.#peak, this.#bytes);
+  }
+
+  end(): void {
+    for (const end of this.ends) end();
+  }
+
+  /** Adds bytes of the GPU. */
+  countGpu(bytes: number): void {
+    this.#gpu += bytes;
   }
 
   /** A block with a copy of `data`, which may itself be a view of this memory. */

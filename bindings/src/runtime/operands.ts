@@ -2,7 +2,7 @@
 
 import { callStatus, type ErrorTables } from '../generated/tables.js';
 import { readCoreError } from '../generated/wire.js';
-import type { DataOf, DisposableResult, DType, Shape } from '../types/index.js';
+import type { DataOf, DisposableResult, DType, Shape, Tensor } from '../types/index.js';
 import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
 import { type Arguments, otherArguments } from './arguments.js';
 import { MultiheadError, optionError, shapeError } from './errors.js';
@@ -149,6 +149,11 @@ export class Operands {
     checkShared(core, this.#given, argument);
     this.#given.push({ tensor: core, name: argument });
     return core;
+  }
+
+  /** The operand of a tensor that output() has returned, or of one of the caller; undefined for any other value. */
+  operandOf<D extends DType>(tensor: Tensor<D> | undefined): Operand<D> | undefined {
+    return coreOf(tensor as WasmTensor<D> | undefined);
   }
 
   /** Calls a function of the core that returns a CallStatus; throws the corresponding error. */

@@ -29,6 +29,7 @@ import type {
   VarlenGradientName,
 } from './backward.js';
 import type { KVCache, KVCacheConfig } from './cache.js';
+import type { Gpu, GpuOptions } from './gpu.js';
 import type { Backend, LoadOptions } from './load.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './module.js';
 import type { PlatformFloat16Array } from './platform.js';
@@ -41,6 +42,7 @@ export type * from './attention.js';
 export type * from './backward.js';
 export type * from './cache.js';
 export type * from './experiment.js';
+export type * from './gpu.js';
 export type * from './module.js';
 export type * from './load.js';
 export type * from './prepared.js';
@@ -87,7 +89,7 @@ export interface Scope {
   [Symbol.dispose](): void;
 }
 
-/** Allocations in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
+/** Allocations of one {@link Multihead}, in WebAssembly memory but for `gpu`. Sizes in bytes. */
 export interface MemoryInfo {
   /** Number of tensors, modules, caches, trainers, experiments and prepared operations that are not disposed. */
   readonly live: number;
@@ -97,6 +99,8 @@ export interface MemoryInfo {
   readonly peak: number;
   /** Size of the whole WebAssembly memory. It never shrinks. */
   readonly heap: number;
+  /** Bytes of GPU memory that tensors and caches of {@link Multihead.gpu} hold. `bytes` and `peak` do not count them. */
+  readonly gpu: number;
 }
 
 /**
@@ -323,6 +327,16 @@ export interface Multihead {
    * without pages; `E_MEMORY`
    */
   createCache(config: KVCacheConfig): KVCache;
+
+  /**
+   * Opens the browser's GPU (WebGPU): {@link Gpu} has attention on it, with tensors that stay there until they are read. What it needs is
+   * loaded by the first call. In Node, npm's `webgpu` must be installed. Each call opens a device of its own, unless one is given.
+   * Dispose it like a tensor.
+   *
+   * @throws {MultiheadError} rejects with `E_GPU` if there is no WebGPU, no adapter or no device, and says which; `E_OPTION`, `E_ABORTED`,
+   * `E_LOAD`
+   */
+  gpu(options?: GpuOptions): Promise<Gpu>;
 
   /**
    * Calls `fn` and then disposes every tensor, module, cache, trainer and prepared operation that was made

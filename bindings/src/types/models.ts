@@ -147,6 +147,13 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    */
   readonly workers?: number | 'all' | undefined;
   /**
+   * `'gpu'` computes the layers on the browser's GPU by WebGPU: the matrices go there while they are read, and caches of
+   * generations live there. Models with images or with encoder and decoder, DeBERTa, CLIP's texts and heads wider than 256 are an
+   * `E_OPTION` that says why, as are edits of scores and pattern, beams, prompt lookup, prefixes, analyses and training. `'auto'` takes the GPU for models that it computes,
+   * unless there is none or it is a software one, and else the CPU. Not with `workers`. Default `'cpu'`.
+   */
+  readonly device?: 'cpu' | 'gpu' | 'auto' | undefined;
+  /**
    * Makes a new worker each time that one is needed; only with `workers`. Use it where the Content-Security-Policy
    * requires Trusted Types, or where a bundler or Electron starts workers in another way. The worker must run the script
    * `multihead/models_worker.js` of the package, which is both a module and a classic script; another script never
@@ -609,6 +616,8 @@ export interface Model extends ModelAnalyses {
   readonly encoder: Model | undefined;
   /** Number of workers in which the model lives; 0 if it lives on the calling thread. */
   readonly workers: number;
+  /** What computes: `'cpu'`, `'gpu: …'` with the GPU's name, or with `device: 'auto'` `'cpu: …'` with the reason. */
+  readonly device: string;
   /** True after dispose(). */
   readonly disposed: boolean;
 

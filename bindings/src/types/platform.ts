@@ -11,6 +11,9 @@ type InstanceOf<Name extends string> = typeof globalThis extends {
 export type PlatformAbortSignal = InstanceOf<'AbortSignal'>;
 export type PlatformBlob = InstanceOf<'Blob'>;
 export type PlatformFloat16Array = InstanceOf<'Float16Array'>;
+export type PlatformGPUAdapter = InstanceOf<'GPUAdapter'>;
+export type PlatformGPUBuffer = InstanceOf<'GPUBuffer'>;
+export type PlatformGPUDevice = InstanceOf<'GPUDevice'>;
 export type PlatformResponse = InstanceOf<'Response'>;
 export type PlatformURL = InstanceOf<'URL'>;
 /** Falls back to object if the project lacks the type, because libraries also declare Module without members. */

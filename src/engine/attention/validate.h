@@ -61,7 +61,7 @@ MULTIHEAD_SHARED Status validate_outputs(const AttentionOutputs& outputs,
 // Checks the results, d_out and gradients of attention_backward(), but not q, k, v and options.
 MULTIHEAD_SHARED Status validate_backward(const BackwardCall& call, const AttentionShape& shape);
 
-Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
+MULTIHEAD_SHARED Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 
 // Requires no lengths, or one per batch entry, each within N_k.
 Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& shape,

@@ -18,8 +18,9 @@ struct KVCache::Internals {
 
   // Refuses queries of the last `queries` tokens whose window reaches back to tokens that the ring
   // has overwritten, or will have after `appended` more tokens. Errors: kOption on `argument`.
-  static Status validate_ring(const KVCache& cache, engine::Name argument, int64_t appended,
-                              int64_t queries, const Window& window);
+  MULTIHEAD_SHARED static Status validate_ring(const KVCache& cache, engine::Name argument,
+                                               int64_t appended, int64_t queries,
+                                               const Window& window);
   // Copies a contiguous cache to memory for `capacity` tokens of each entry, as kContiguous or
   // kRing, or a ring to one of its capacity. With less capacity than tokens, only the first tokens
   // are copied, and the copy must be truncated to them. `made` may be `cache`. Errors: kMemory.
@@ -30,10 +31,9 @@ struct KVCache::Internals {
   static bool is_share(const KVCache& cache) {
     return cache.stored_heads() < cache.config().num_kv_heads;
   }
-
- private:
-  static Status create(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
-                       KVCache& cache);
+  // A cache of some heads. Without heads it has no rows, and counts those of other memory.
+  MULTIHEAD_SHARED static Status create(const KVCacheConfig& config, int64_t first_head,
+                                        int64_t end_head, KVCache& cache);
 };
 
 }  // namespace multihead

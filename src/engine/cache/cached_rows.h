@@ -18,8 +18,9 @@ MULTIHEAD_SHARED int64_t pages_per_entry(const KVCacheConfig& config);
 
 // Describes the keys or values of a cache to the kernels. `width` is the length of a row. Rows
 // are numbered (B, H_kv, capacity), or (pages * page_size, H_kv).
-rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows,
-                              const float* scales, const int32_t* page_table, int64_t width);
+MULTIHEAD_SHARED rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows,
+                                               const float* scales, const int32_t* page_table,
+                                               int64_t width);
 
 struct CachedRows {
   std::byte* rows;

@@ -164,6 +164,10 @@ void softmax(float* scores, int64_t rows, int64_t keys) {
 
 }  // namespace
 
+bool apply_edit(const models::Edit& edit, const Tensor& array, int64_t first_token) {
+  return apply(edit, {array, edit.site}, first_token);
+}
+
 Status visit(const Probe& probe, const Graph& graph, const Frame& frame, ValueId id) {
   const Value& value = graph.value(id);
   if (!value.site) return {};

@@ -9,6 +9,10 @@
 
 namespace multihead::nn {
 
+// Applies an edit to an array (batch, heads, tokens, width) of its site, in which heads is 1 for
+// sites without heads. False if a number became infinite.
+bool apply_edit(const models::Edit& edit, const Tensor& array, int64_t first_token);
+
 // Applies the edits of a value that was just computed, then copies it for the captures. Errors:
 // kOption for an edit that makes numbers infinite.
 Status visit(const Probe& probe, const Graph& graph, const Frame& frame, ValueId id);

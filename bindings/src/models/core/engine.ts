@@ -126,6 +126,8 @@ export interface ModelEngine {
   readonly encoder: ModelEngine | undefined;
   /** Number of workers; 0 for the calling thread. */
   readonly workers: number;
+  /** What computes the layers, and why it is not a GPU if one was asked for: see {@link Model.device} of types/models.ts. */
+  readonly device: string;
   readonly disposed: boolean;
   /** Throws `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
   assertLive(): void;

@@ -10,7 +10,7 @@ import type { GenerationSettings, GenerationStep, SteppedGeneration } from './en
 import { editSpan, numberSpan } from './lists.js';
 
 /** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */
-function topTokensOf(logits: Float32Array, count: number): TopToken[] {
+export function topTokensOf(logits: Float32Array, count: number): TopToken[] {
   if (count === 0) return [];
   const found: number[] = [];
   let least = -Infinity;

@@ -54,7 +54,13 @@ export class CoreLoader implements WeightLoader {
   readonly #loader: Int32;
   #piece: Block = { address: 0, bytes: 0 };
 
-  constructor(runtime: Runtime, input: LoaderInput) {
+  readonly #keeps: boolean;
+  readonly #device: string;
+
+  /** `keeps`: false if the weights do not stay in the core. `device`: of the model. */
+  constructor(runtime: Runtime, input: LoaderInput, keeps = true, device = 'cpu') {
+    this.#keeps = keeps;
+    this.#device = device;
     const { raw, args, heap } = runtime;
     const neededBy = (loader: Int32) => {
       raw.modelLoaderNeeded(loader);
@@ -66,7 +72,7 @@ export class CoreLoader implements WeightLoader {
       const { tensors, bytes } = neededBy(this.#loader);
       // The result lies in the core's memory.
       this.needed = tensors.slice();
-      checkFits(runtime, bytes, (left) =>
+      checkFits(runtime, keeps ? bytes : 0, (left) =>
         (['f16', 'int8', 'int4'] as const).find((weights) => {
           const other = makeLoader(runtime, { ...input, weights });
           const less = neededBy(other).bytes;
@@ -79,6 +85,10 @@ export class CoreLoader implements WeightLoader {
       this.dispose();
       throw error;
     }
+  }
+
+  get handle(): Int32 {
+    return this.#loader;
   }
 
   give(tensor: number, bytes: Uint8Array): void {
@@ -97,7 +107,7 @@ export class CoreLoader implements WeightLoader {
       args.begin();
       return operands.make(() => raw.modelLoaderFinish(this.#loader));
     });
-    return new CoreModel(this.#runtime, handle);
+    return new CoreModel(this.#runtime, handle, this.#keeps ? undefined : [], this.#device);
   }
 
   dispose(): void {

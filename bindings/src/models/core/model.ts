@@ -52,8 +52,10 @@ export class CoreModel extends CoreObject implements ModelEngine {
   /** They share the weights, which are freed with the last of them. */
   readonly #generations = new Set<{ dispose(): void }>();
 
+  readonly device: string;
+
   /** `weights`: those of a model that shares some with others. */
-  constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[]) {
+  constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[], device = 'cpu') {
     const { raw, heap } = runtime;
     const { hasEncoder, ...info } = readInfo(runtime, handle);
     const own = (weights ?? [new SharedParameters(heap, info.weightBytes)]).map((each) => each.join());
@@ -70,6 +72,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
       },
     );
     this.weights = own;
+    this.device = device;
     this.encoder = hasEncoder ? new CoreModel(runtime, encoderOf(runtime, handle), own) : undefined;
     this.info = { ...info, encoder: this.encoder?.info };
   }
@@ -166,7 +169,8 @@ const encoderOf = (runtime: Runtime, handle: Int32): Int32 =>
 export function onThisThread(engine: ModelEngine): CoreModel {
   engine.assertLive();
   if (engine instanceof CoreModel) return engine;
-  throw optionError('model', 'one that was opened without the option workers', `one in ${engine.workers} workers`);
+  const [option, where] = engine.workers > 0 ? ['workers', `in ${engine.workers} workers`] : ['device', 'on a GPU'];
+  throw optionError('model', `one that was opened without the option ${option}`, `one ${where}`);
 }
 
 /** Memory for an output until the end of the call. */

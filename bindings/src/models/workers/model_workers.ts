@@ -107,6 +107,7 @@ class WorkerLoader implements WeightLoader {
 }
 
 class WorkerModel implements ModelEngine {
+  readonly device = 'cpu';
   readonly info: ModelInfo;
   readonly encoder: ModelEngine | undefined;
   readonly #group: WorkerGroup;
@@ -153,6 +154,7 @@ class WorkerModel implements ModelEngine {
 
 /** The encoder of a model in workers. It lives as long as the model. */
 class WorkerEncoder implements ModelEngine {
+  readonly device = 'cpu';
   readonly info: ModelInfo;
   readonly encoder = undefined;
   readonly #model: WorkerModel;

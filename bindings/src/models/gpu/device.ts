@@ -1,0 +1,75 @@
+// The device of models: found once for a page, with the memory and the calls that models need of it.
+
+import { kernels } from '../../generated/kernels.js';
+import type { Storage } from '../../gpu/buffers.js';
+import { awake, Player } from '../../gpu/device.js';
+import { openDevice } from '../../gpu/open.js';
+import { readPlan } from '../../gpu/plan.js';
+import { seedWords } from '../../attention/options.js';
+import { type GpuDevice, readGpuPlan } from '../../generated/gpu_wire.js';
+import type { Heap } from '../../runtime/memory.js';
+import { call, type Operands, type Runtime } from '../../runtime/operands.js';
+import type { GpuInfo } from '../../types/index.js';
+
+export class GpuPlace {
+  readonly player: Player;
+  readonly info: GpuInfo;
+  readonly limits: GpuDevice;
+  readonly #heap: Heap;
+
+  constructor(heap: Heap, player: Player, info: GpuInfo) {
+    this.#heap = heap;
+    this.player = player;
+    this.info = info;
+    const { subgroup, workgroupBytes, storageBuffers, bindingBytes } = info;
+    const groups = player.device.limits.maxComputeWorkgroupsPerDimension;
+    const bytes = seedWords(bindingBytes, 'bindingBytes');
+    this.limits = { subgroup, workgroupBytes, storageBuffers, bindingBytes: bytes, groups, operands: 0 } as unknown as GpuDevice;
+  }
+
+  /** Memory that counts until release(). Throws `E_MEMORY`. */
+  allocate(bytes: number, argument: string): Storage {
+    const storage = this.player.allocate(bytes, argument);
+    this.#heap.countGpu(storage.bytes);
+    return storage;
+  }
+
+  release(storage: Storage): void {
+    this.#heap.countGpu(-storage.bytes);
+    this.player.release(storage);
+  }
+
+  /** Resolves when the GPU has done everything so far. */
+  idle(): Promise<unknown> {
+    return awake(this.player.device.queue.onSubmittedWorkDone());
+  }
+
+  /** Plays the plan that a function of the core makes. `outputs` are lengths of floats: the last operands, which are read. */
+  async play(runtime: Runtime, buffers: readonly Storage[], outputs: readonly number[], plan: (operands: Operands) => void) {
+    const { args } = runtime;
+    const made: Storage[] = [];
+    try {
+      for (const length of outputs) made.push(this.allocate(4 * length, 'outputs'));
+      const words = call(runtime, (operands) => {
+        plan(operands);
+        return new Uint32Array(readGpuPlan(args.results()).words.slice().buffer);
+      });
+      const operands = [...buffers, ...made].map((storage) => ({ storage, offset: 0 }));
+      this.player.play(readPlan(words), operands, buffers, made);
+      const read = made.map((storage, at) => this.player.read({ storage, offset: 0 }, 4 * (outputs[at] as number)));
+      return (await Promise.all(read)).map((bytes) => new Float32Array(bytes));
+    } finally {
+      for (const storage of made) this.release(storage);
+    }
+  }
+
+  close(): void {
+    this.player.close(() => this.player.device.destroy());
+  }
+}
+
+/** Opens a device. Rejects with `E_GPU`, `E_ABORTED`. */
+export async function openPlace({ heap }: Runtime, signal: AbortSignal | undefined): Promise<GpuPlace> {
+  const { device, info } = await openDevice({ signal });
+  return new GpuPlace(heap, new Player(device, kernels), info);
+}

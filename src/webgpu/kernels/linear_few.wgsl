@@ -1,0 +1,142 @@
+// constants: TYPE ROWS TAIL
+// y = f(norm(x) W^T + bias) for a few rows: 16 invocations share two outputs of ROWS rows (1 or 4),
+// so that W is read once. With `gated`, the two are a gate and its factor, and y is f(gate) * factor.
+// The norm is computed again by each workgroup, for which it reads x once more. TAIL: a row of W
+// has columns behind its last one, or x has not whole vec4f.
+//#params FewBlock
+@group(0) @binding(1) var<storage, read> x: array<vec4f>;
+@group(0) @binding(2) var<storage, read> numbers: array<vec4u>;
+@group(0) @binding(3) var<storage, read> scales: array<u32>;
+@group(0) @binding(4) var<storage, read> vectors: array<vec4f>;
+@group(0) @binding(5) var<storage, read_write> y: array<f32>;
+//#include numbers.wgsl
+//#include functions.wgsl
+const NONE = 0xffffffffu;
+var<workgroup> part: array<vec4f, 128>;
+var<private> mean: vec4f;
+var<private> factor: vec4f;
+
+fn exists(c: u32) -> vec4<bool> { return vec4u(4u * c) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.columns); }
+
+fn raw_x(row: u32, c: u32) -> vec4f {
+  let at = (p.x_first + min(row, p.rows - 1u) * p.x_stride) / 4u + c;
+  if (TAIL == 0u) { return x[at]; }
+  if (4u * c >= p.columns) { return vec4f(); }
+  return select(vec4f(), x[at], exists(c));
+}
+
+fn vector(first: u32, c: u32) -> vec4f { return vectors[first / 4u + c]; }
+
+fn load_x(row: u32, r: u32, c: u32) -> vec4f {
+  let v = raw_x(row, c);
+  if (p.norm == 0u || (TAIL == 1u && 4u * c >= p.columns)) { return v; }
+  var n = (v - mean[r]) * factor[r];
+  if (p.gain != NONE) { n *= vector(p.gain, c); }
+  if (p.shift != NONE) { n += vector(p.shift, c); }
+  if (TAIL == 0u) { return n; }
+  return select(vec4f(), n, exists(c));
+}
+
+fn finished(sum: f32, output: u32) -> f32 {
+  var value = sum;
+  if (p.bias != NONE) { value += vectors[(p.bias + output) / 4u][(p.bias + output) % 4u]; }
+  value *= p.factor;
+  if (p.cap == 0.0) { return value; }
+  return p.cap * tanh_of(value / p.cap);
+}
+
+fn write(at: u32, value: f32) { y[at] = select(value, y[at] + value, p.adds != 0u); }
+
+// The sum over all invocations.
+fn total(t: u32, value: vec4f) -> vec4f {
+  part[t] = value;
+  for (var step = 32u; step > 0u; step >>= 1u) {
+    workgroupBarrier();
+    if (t < step) { part[t] += part[t + step]; }
+  }
+  workgroupBarrier();
+  let sum = part[0];
+  workgroupBarrier();
+  return sum;
+}
+
+fn normalize_rows(first: u32, t: u32) {
+  let quads = (p.columns + 3u) / 4u;
+  if (p.norm == 2u) {
+    var sum = vec4f();
+    for (var c = t; c < quads; c += 64u) {
+      for (var r = 0u; r < ROWS; r++) { sum[r] += dot(raw_x(first + r, c), vec4f(1.0)); }
+    }
+    mean = total(t, sum) / f32(p.columns);
+  }
+  var squares = vec4f();
+  for (var c = t; c < quads; c += 64u) {
+    for (var r = 0u; r < ROWS; r++) {
+      let v = select(vec4f(), raw_x(first + r, c) - mean[r], exists(c));
+      squares[r] += dot(v, v);
+    }
+  }
+  factor = inverseSqrt(total(t, squares) / f32(p.columns) + p.eps);
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
+  let lane = t % 16u;
+  let pair = (w.y * n.x + w.x) * 4u + t / 16u;
+  let first = w.z * ROWS;
+  if (p.norm != 0u) { normalize_rows(first, t); }
+  let gated = p.gated != 0u;
+  let row0 = select(2u * pair, pair + p.gate_row, gated);
+  let row1 = select(2u * pair + 1u, pair + p.factor_row, gated);
+  var s0 = vec4f();
+  var s1 = vec4f();
+  if (select(row0, pair, gated) < p.outputs) {
+    let at0 = row0 * p.units;
+    let at1 = min(row1, p.last_row) * p.units;
+    for (var u = lane; u < p.units; u += 16u) {
+      let unit0 = numbers[at0 + u];
+      let unit1 = numbers[at1 + u];
+      var q0 = vec4f();
+      var q1 = vec4f();
+      for (var j = 0u; j < GROUPS; j++) {
+        let a = numbers_of(unit0, j);
+        let b = numbers_of(unit1, j);
+        let c = u * GROUPS + j;
+        let v = load_x(first, 0u, c);
+        q0.x += dot(a, v);
+        q1.x += dot(b, v);
+        if (ROWS > 1u) {
+          let v1 = load_x(first + 1u, 1u, c);
+          let v2 = load_x(first + 2u, 2u, c);
+          let v3 = load_x(first + 3u, 3u, c);
+          q0 += vec4f(0.0, dot(a, v1), dot(a, v2), dot(a, v3));
+          q1 += vec4f(0.0, dot(b, v1), dot(b, v2), dot(b, v3));
+        }
+      }
+      s0 += q0 * scale_of(row0, u);
+      s1 += q1 * scale_of(min(row1, p.last_row), u);
+    }
+  }
+  part[t] = s0;
+  part[64u + t] = s1;
+  for (var step = 8u; step > 0u; step >>= 1u) {
+    workgroupBarrier();
+    if (lane < step) {
+      part[t] += part[t + step];
+      part[64u + t] += part[64u + t + step];
+    }
+  }
+  workgroupBarrier();
+  // Invocation r of the 16 writes row r.
+  let row = first + lane;
+  if (lane >= ROWS || row >= p.rows) { return; }
+  let sum0 = part[t - lane][lane];
+  let sum1 = part[64u + t - lane][lane];
+  let to = p.y_first + row * p.y_stride;
+  if (gated) {
+    if (pair < p.outputs) { write(to + pair, activated(p.code, finished(sum0, row0)) * finished(sum1, row1)); }
+    return;
+  }
+  if (row0 < p.outputs) { write(to + row0, activated(p.code, finished(sum0, row0))); }
+  if (row1 < p.outputs) { write(to + row1, activated(p.code, finished(sum1, row1))); }
+}

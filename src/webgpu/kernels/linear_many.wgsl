@@ -1,0 +1,102 @@
+// constants: TYPE TAIL
+// y = f(x W^T + bias), 64 rows times 64 outputs a workgroup, 8 times 8 an invocation; 16 columns at
+// a time lie in workgroup memory, by column. TAIL: as linear_few.
+//#params ManyBlock
+@group(0) @binding(1) var<storage, read> x: array<vec4f>;
+@group(0) @binding(2) var<storage, read> numbers: array<vec4u>;
+@group(0) @binding(3) var<storage, read> scales: array<u32>;
+@group(0) @binding(4) var<storage, read> vectors: array<vec4f>;
+@group(0) @binding(5) var<storage, read_write> y: array<f32>;
+//#include numbers.wgsl
+//#include functions.wgsl
+const NONE = 0xffffffffu;
+var<workgroup> xs: array<vec4f, 256>;
+var<workgroup> ws: array<vec4f, 256>;
+
+// Four columns of a row of x; rows behind the last one repeat it.
+fn load_x(row: u32, c: u32) -> vec4f {
+  if (4u * c >= p.columns) { return vec4f(); }
+  let v = x[(p.x_first + min(row, p.rows - 1u) * p.x_stride) / 4u + c];
+  if (TAIL == 0u) { return v; }
+  return select(vec4f(), v, vec4u(4u * c) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.columns));
+}
+
+fn load_w(output: u32, c: u32) -> vec4f {
+  let row = min(output, p.outputs - 1u);
+  let unit = min(c / GROUPS, p.units - 1u);
+  return numbers_of(numbers[row * p.units + unit], c % GROUPS) * scale_of(row, unit);
+}
+
+fn write(row: u32, output: u32, sums: vec4f) {
+  if (row >= p.rows) { return; }
+  for (var i = 0u; i < 4u; i++) {
+    let o = output + i;
+    if (o >= p.outputs) { return; }
+    var value = sums[i];
+    if (p.bias != NONE) { value += vectors[(p.bias + o) / 4u][(p.bias + o) % 4u]; }
+    value *= p.factor;
+    if (p.cap != 0.0) { value = p.cap * tanh_of(value / p.cap); }
+    value = activated(p.code, value);
+    let at = p.y_first + row * p.y_stride + o;
+    y[at] = select(value, y[at] + value, p.adds != 0u);
+  }
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
+  let tile = w.y * n.x + w.x;
+  let across = (p.outputs + 63u) / 64u;
+  let first_output = tile % across * 64u;
+  let first_row = tile / across * 64u;
+  if (first_row >= p.rows) { return; }
+  let four = t % 16u;
+  let quad = t / 16u;
+  var s0 = vec4f(); var r0 = vec4f();
+  var s1 = vec4f(); var r1 = vec4f();
+  var s2 = vec4f(); var r2 = vec4f();
+  var s3 = vec4f(); var r3 = vec4f();
+  var s4 = vec4f(); var r4 = vec4f();
+  var s5 = vec4f(); var r5 = vec4f();
+  var s6 = vec4f(); var r6 = vec4f();
+  var s7 = vec4f(); var r7 = vec4f();
+  for (var c = 0u; c < p.columns; c += 16u) {
+    let x0 = load_x(first_row + 4u * four, c / 4u + quad);
+    let x1 = load_x(first_row + 4u * four + 1u, c / 4u + quad);
+    let x2 = load_x(first_row + 4u * four + 2u, c / 4u + quad);
+    let x3 = load_x(first_row + 4u * four + 3u, c / 4u + quad);
+    let w0 = load_w(first_output + 4u * four, c / 4u + quad);
+    let w1 = load_w(first_output + 4u * four + 1u, c / 4u + quad);
+    let w2 = load_w(first_output + 4u * four + 2u, c / 4u + quad);
+    let w3 = load_w(first_output + 4u * four + 3u, c / 4u + quad);
+    workgroupBarrier();
+    for (var j = 0u; j < 4u; j++) {
+      xs[(4u * quad + j) * 16u + four] = vec4f(x0[j], x1[j], x2[j], x3[j]);
+      ws[(4u * quad + j) * 16u + four] = vec4f(w0[j], w1[j], w2[j], w3[j]);
+    }
+    workgroupBarrier();
+    for (var k = 0u; k < 16u; k++) {
+      let a = xs[k * 16u + 2u * (t % 8u)];
+      let b = xs[k * 16u + 2u * (t % 8u) + 1u];
+      let c0 = ws[k * 16u + 2u * (t / 8u)];
+      let c1 = ws[k * 16u + 2u * (t / 8u) + 1u];
+      s0 += a.x * c0; r0 += a.x * c1;
+      s1 += a.y * c0; r1 += a.y * c1;
+      s2 += a.z * c0; r2 += a.z * c1;
+      s3 += a.w * c0; r3 += a.w * c1;
+      s4 += b.x * c0; r4 += b.x * c1;
+      s5 += b.y * c0; r5 += b.y * c1;
+      s6 += b.z * c0; r6 += b.z * c1;
+      s7 += b.w * c0; r7 += b.w * c1;
+    }
+  }
+  let row = first_row + 8u * (t % 8u);
+  let output = first_output + 8u * (t / 8u);
+  write(row + 0u, output, s0); write(row + 0u, output + 4u, r0);
+  write(row + 1u, output, s1); write(row + 1u, output + 4u, r1);
+  write(row + 2u, output, s2); write(row + 2u, output + 4u, r2);
+  write(row + 3u, output, s3); write(row + 3u, output + 4u, r3);
+  write(row + 4u, output, s4); write(row + 4u, output + 4u, r4);
+  write(row + 5u, output, s5); write(row + 5u, output + 4u, r5);
+  write(row + 6u, output, s6); write(row + 6u, output + 4u, r6);
+  write(row + 7u, output, s7); write(row + 7u, output + 4u, r7);
+}

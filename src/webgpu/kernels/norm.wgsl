@@ -1,0 +1,45 @@
+// y = norm(x): a workgroup for each row of x, of which each token has several, such as heads.
+//#params NormBlock
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> vectors: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+const NONE = 0xffffffffu;
+var<workgroup> part: array<f32, 64>;
+
+fn total(t: u32, value: f32) -> f32 {
+  part[t] = value;
+  for (var step = 32u; step > 0u; step >>= 1u) {
+    workgroupBarrier();
+    if (t < step) { part[t] += part[t + step]; }
+  }
+  workgroupBarrier();
+  let sum = part[0];
+  workgroupBarrier();
+  return sum;
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
+  let row = w.y * n.x + w.x;
+  if (row >= p.rows) { return; }
+  let first = p.x_first + row / p.heads * p.x_stride + row % p.heads * p.x_head;
+  let to = p.y_first + row / p.heads * p.y_stride + row % p.heads * p.y_head;
+  var mean = 0.0;
+  if (p.layer != 0u) {
+    var sum = 0.0;
+    for (var c = t; c < p.columns; c += 64u) { sum += x[first + c]; }
+    mean = total(t, sum) / f32(p.columns);
+  }
+  var squares = 0.0;
+  for (var c = t; c < p.columns; c += 64u) {
+    let v = x[first + c] - mean;
+    squares += v * v;
+  }
+  let factor = inverseSqrt(total(t, squares) / f32(p.columns) + p.eps);
+  for (var c = t; c < p.columns; c += 64u) {
+    var v = (x[first + c] - mean) * factor;
+    if (p.gain != NONE) { v *= vectors[p.gain + c]; }
+    if (p.shift != NONE) { v += vectors[p.shift + c]; }
+    y[to + c] = v;
+  }
+}

@@ -1,0 +1,28 @@
+// An element of y from one of x and one of z or of a list of factors; an invocation an element.
+//#params PointwiseBlock
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> z: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+//#include functions.wgsl
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
+  let i = (w.y * n.x + w.x) * 64u + t;
+  if (i >= p.rows * p.columns) { return; }
+  let row = i / p.columns;
+  let c = i % p.columns;
+  var v = x[p.x_first + row * p.x_stride + c] * p.scale;
+  if (p.most != 0.0) { v = clamp(v, -p.most, p.most); }
+  v = activated(p.code, v) * p.after;
+  let at = p.y_first + row * p.y_stride + c;
+  switch p.mode {
+    case 1u: { v *= z[p.z_first + row * p.z_stride + c]; }
+    case 2u: { v += z[p.z_first + row * p.z_stride + c]; }
+    case 3u: { v *= z[p.z_first + c / p.each]; }
+    case 4u: { v += y[at]; }
+    case 5u: { v *= y[at]; }
+    case 6u: { v = select(v, y[at], z[p.z_first + row * p.z_stride + c] != 0.0); }
+    default: {}
+  }
+  y[at] = v;
+}

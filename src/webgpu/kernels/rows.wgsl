@@ -1,0 +1,104 @@
+// Takes rows of any type, normalizes them (QK-norm), rotates them (RoPE), converts them and puts them
+// into other places: queries and keys before attention, new tokens of a cache, halves as a result.
+// Grid: row.
+//#params RowsBlock
+//#include halves.wgsl
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read> data: array<u32>;
+@group(0) @binding(3) var<storage, read_write> y: array<atomic<u32>>; // halves of other rows may share a word
+const NONE = 0xffffffffu;
+const MOST = 256u; // numbers of a row
+var<workgroup> row: array<f32, MOST>;
+var<workgroup> parts: array<f32, 64>;
+var<workgroup> odd: atomic<u32>;
+
+// The high word of the product.
+fn high(a: u32, b: u32) -> u32 {
+  let low = (a & 0xffffu) * (b & 0xffffu);
+  let mid = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
+  let other = (a & 0xffffu) * (b >> 16u) + (mid & 0xffffu);
+  return (a >> 16u) * (b >> 16u) + (mid >> 16u) + (other >> 16u);
+}
+
+// Cosine and sine of a pair's angle. The angle is counted in turns of 64 bits, so its whole turns
+// fall away exactly; sin() and cos() of WGSL may be off by 2^-11.
+fn rotation(position: u32, pair: u32) -> vec2f {
+  let low = data[p.turns + 2u * pair];
+  var turn = position * data[p.turns + 2u * pair + 1u] + high(position, low);
+  if (i32(position) < 0) { turn -= low; }
+  let quarter = (turn + 0x20000000u) >> 30u;
+  let r = f32(i32(turn - (quarter << 30u))) * 1.4629180792671596e-9; // 2 pi / 2^32; within pi / 4
+  let s = r * r;
+  let sine = r * (1.0 + s * (-0.16666667 + s * (0.008333333 + s * (-1.9841270e-4 + s * 2.7557319e-6))));
+  let cosine = 1.0 + s * (-0.5 + s * (0.041666667 + s * (-0.0013888889 + s * 2.4801587e-5)));
+  var result = vec2f(cosine, sine);
+  if ((quarter & 1u) != 0u) { result = vec2f(-sine, cosine); }
+  if ((quarter & 2u) != 0u) { result = -result; }
+  return result;
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
+  let index = w.y * n.x + w.x;
+  if (index >= p.count) { return; }
+  let i = index % p.rows;
+  let h = index / p.rows % p.heads;
+  let b = index / p.rows / p.heads;
+  var to = i;
+  if (p.targets != NONE) { to = data[p.targets + b * p.rows + i]; }
+  if (to == NONE) { return; }
+  let first = b * p.x.x + h * p.x.y + i * p.x.z;
+  for (var c = t; c < p.width; c += 64u) {
+    var bits = 0u;
+    if (p.x.w == F32) { bits = x[first + c]; } else { bits = bitcast<u32>(half_of((x[(first + c) >> 1u] >> (((first + c) & 1u) * 16u)) & 0xffffu, p.x.w)); }
+    row[c] = bitcast<f32>(bits);
+    if ((bits & 0x7f800000u) == 0x7f800000u) { atomicOr(&odd, 1u); }
+  }
+  workgroupBarrier();
+  if (p.normalize != 0u) {
+    var top = 0.0;
+    for (var c = t; c < p.width; c += 64u) { top = max(top, abs(row[c])); }
+    parts[t] = top;
+    workgroupBarrier();
+    for (var k = 0u; k < 64u; k++) { top = max(top, parts[k]); }
+    workgroupBarrier();
+    // Squares beyond the range of floats: the row is divided by its largest number before.
+    var size = 1.0;
+    if (top > 1e15 || (p.eps == 0.0 && top < 1e-15 && top > 0.0)) { size = top; }
+    var sum = 0.0;
+    for (var c = t; c < p.width; c += 64u) { sum += (row[c] / size) * (row[c] / size); }
+    parts[t] = sum;
+    workgroupBarrier();
+    sum = 0.0;
+    for (var k = 0u; k < 64u; k++) { sum += parts[k]; }
+    let f = 1.0 / sqrt(sum / f32(p.width) + p.eps / size / size);
+    for (var c = t; c < p.width; c += 64u) {
+      var gain = 1.0;
+      if (p.gain != NONE) { gain = bitcast<f32>(data[p.gain + c]); }
+      row[c] = row[c] / size * f * gain;
+      if (atomicLoad(&odd) != 0u) { row[c] = bitcast<f32>(bitcast<u32>(row[c]) | 0x7fc00000u); }
+    }
+    workgroupBarrier();
+  }
+  for (var pair = t; pair < p.pairs; pair += 64u) {
+    var place = vec2u(pair, pair + p.pairs);
+    if (p.interleaved != 0u) { place = vec2u(2u * pair, 2u * pair + 1u); }
+    let turn = rotation(data[p.positions + b * p.position_stride + i], pair);
+    let from_x = row[place.x];
+    let from_y = row[place.y];
+    row[place.x] = from_x * turn.x - from_y * turn.y;
+    row[place.y] = from_x * turn.y + from_y * turn.x;
+  }
+  workgroupBarrier();
+  let at = b * p.y.x + h * p.y.y + to * p.y.z;
+  for (var c = t; c < p.width; c += 64u) {
+    let bits = bitcast<u32>(row[c]);
+    if (p.y.w == F32) {
+      atomicStore(&y[at + c], bits);
+    } else {
+      let shift = ((at + c) & 1u) * 16u;
+      atomicAnd(&y[(at + c) >> 1u], ~(0xffffu << shift));
+      atomicOr(&y[(at + c) >> 1u], half_bits(bits, p.y.w) << shift);
+    }
+  }
+}

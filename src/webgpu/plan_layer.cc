@@ -1,0 +1,483 @@
+#include "webgpu/plan_layer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/error/error.h"
+#include "nn/graph/probe.h"
+#include "webgpu/plan_attention.h"
+
+namespace multihead::webgpu {
+namespace {
+
+using nn::kNoValue;
+using nn::Operation;
+using nn::ValueId;
+using Kind = nn::Operation::Kind;
+
+uint32_t narrow(int64_t number) { return static_cast<uint32_t>(number); }
+
+// The address of a tensor of a plan's operand.
+void* address(size_t operand) { return reinterpret_cast<void*>(operand + 1); }
+
+class LayerPlanner {
+ public:
+  LayerPlanner(const LayerPlan& call, const Device& device, Builder& builder)
+      : call_(call),
+        device_(device),
+        builder_(builder),
+        graph_(*call.graph),
+        p_(*call.parameters),
+        places_(graph_.values.size()),
+        fused_(graph_.values.size()),
+        steps_(graph_.values.size()) {}
+
+  Status run(Rows& stream) {
+    place(graph_.input) = stream;
+    visit(graph_.input);
+    for (size_t at = 0; at < graph_.operations.size();) {
+      size_t end = at + 1;  // of the operations that one dispatch computes
+      MULTIHEAD_TRY(run(at, end));
+      for (size_t id = 0; id < graph_.values.size(); ++id) {
+        const int writer = graph_.values[id].writer;
+        if (writer >= static_cast<int>(at) && writer < static_cast<int>(end)) {
+          visit(static_cast<ValueId>(id));
+        }
+      }
+      at = end;
+    }
+    stream = place(graph_.output);
+    return {};
+  }
+
+ private:
+  Rows& place(ValueId id) { return places_[static_cast<size_t>(id)]; }
+  const Operation& operation(size_t at) const { return graph_.operations[at]; }
+  const nn::Value& value(ValueId id) const { return graph_.value(id); }
+  bool few() const { return call_.rows() <= Builder::kFewRows; }
+  Rows take(ValueId id) { return new_rows(builder_, call_.rows(), value(id).width); }
+
+  Status run(size_t at, size_t& end) {
+    const Operation& op = operation(at);
+    switch (op.kind) {
+      case Kind::kNorm:
+        normalize(at);
+        return {};
+      case Kind::kProject:
+        project(at, end);
+        return {};
+      case Kind::kClamp:
+      case Kind::kNormHeads:
+      case Kind::kRotate: {
+        // attend() computes them.
+        std::vector<const Operation*>& steps = steps_[static_cast<size_t>(op.out)];
+        steps = steps_[static_cast<size_t>(op.in)];
+        if (acts(op)) steps.push_back(&op);
+        place(op.out) = place(op.in);
+        return {};
+      }
+      case Kind::kAttend:
+        return attend(op);
+      case Kind::kScaleHeads: {
+        if (call_.head_scales == kAbsent) {
+          place(op.out) = place(op.in);
+          return {};
+        }
+        const nn::Value& heads = value(op.out);
+        Builder::Pointwise scale{.with = Builder::Pointwise::With::kFactors,
+                                 .z = {Builder::kData, call_.head_scales, 0},
+                                 .columns_of_a_factor = narrow(heads.width / heads.heads)};
+        pointwise(op, scale);
+        return {};
+      }
+      case Kind::kScale:
+        pointwise(op, {.scale = op.number});
+        return {};
+      case Kind::kScaleColumns:
+        pointwise(op, {.with = Builder::Pointwise::With::kFactors,
+                       .z = {0, call_.buffers->word_of(p_.*op.vector), 0}});
+        return {};
+      case Kind::kActivate: {
+        Builder::Pointwise activate{.function = function_of(graph_.activation)};
+        if (op.in2 != kNoValue) {
+          activate.with = Builder::Pointwise::With::kTimes;
+          activate.z = place(op.in2);
+        }
+        pointwise(op, activate);
+        return {};
+      }
+      case Kind::kAdd:
+        place(op.out) = place(op.in);
+        builder_.pointwise(place(op.in2), call_.rows(), narrow(value(op.out).width),
+                           {.with = Builder::Pointwise::With::kPlusOutput}, place(op.out));
+        return {};
+    }
+    return {};
+  }
+
+  bool acts(const Operation& op) const {
+    if (op.kind == Kind::kRotate) return call_.pairs > 0;
+    return op.norm == nullptr || (p_.*op.norm).given();
+  }
+
+  void pointwise(const Operation& op, const Builder::Pointwise& what) {
+    place(op.out) = take(op.out);
+    builder_.pointwise(place(op.in), call_.rows(), narrow(value(op.out).width), what,
+                       place(op.out));
+  }
+
+  // ---- Norms. ----
+
+  // The value whose memory a sum has: sums are computed where the stream is.
+  ValueId root_of(ValueId id) const {
+    while (value(id).replaces != kNoValue) id = value(id).replaces;
+    return id;
+  }
+
+  // True if products alone read the norm of operation `at`, all before its input changes.
+  bool is_only_projected(size_t at) const {
+    const Operation& norm = operation(at);
+    size_t last = at;
+    for (size_t next = at + 1; next < graph_.operations.size(); ++next) {
+      const Operation& op = operation(next);
+      if (op.in2 == norm.out || op.in3 == norm.out) return false;
+      if (op.in != norm.out) continue;
+      if (op.kind != Kind::kProject) return false;
+      last = next;
+    }
+    if (last == at || value(norm.out).site) return false;
+    for (size_t next = at + 1; next < last; ++next) {
+      const Operation& op = operation(next);
+      if (op.kind == Kind::kAdd && root_of(op.in) == root_of(norm.in)) return false;
+    }
+    return true;
+  }
+
+  void normalize(size_t at) {
+    const Operation& op = operation(at);
+    place(op.out) = place(op.in);
+    if (!acts(op)) return;
+    const Norm norm = call_.buffers->norm_of(graph_.norm, p_.*op.norm);
+    if (few() && is_only_projected(at)) {
+      fused_[static_cast<size_t>(op.out)] = norm;
+      return;
+    }
+    place(op.out) = take(op.out);
+    builder_.norm(place(op.in), call_.rows(), narrow(value(op.out).width), norm, place(op.out));
+  }
+
+  // ---- Products. ----
+
+  bool wants(ValueId id) const {
+    const auto is_here = [&](const auto& each) {
+      return each.layer == call_.layer && value(id).site == each.site;
+    };
+    return std::any_of(call_.captures.begin(), call_.captures.end(), is_here) ||
+           std::any_of(call_.edits.begin(), call_.edits.end(), is_here);
+  }
+
+  // With what the next operations do to the product, if they can be a part of its dispatch.
+  void project(size_t at, size_t& end) {
+    const Operation& op = operation(at);
+    const nn::Projection& projection = p_.*op.projection;
+    const MatrixForm matrix = ModelBuffers::form_of(projection.weight);
+    Builder::Linear linear{.bias = call_.buffers->word_of(projection.bias),
+                           .norm = fused_[static_cast<size_t>(op.in)]};
+    ValueId product = op.out;
+    const auto next = [&](Kind kind) -> const Operation* {
+      const bool is_next = end < graph_.operations.size() && operation(end).kind == kind;
+      return is_next ? &operation(end) : nullptr;
+    };
+    Rows y;
+    if (const Operation* const scale = next(Kind::kScale);
+        scale != nullptr && scale->in == product && value(product).whole == kNoValue) {
+      linear.factor = scale->number;
+      product = scale->out;
+      ++end;
+    }
+    const Operation* const activate = next(Kind::kActivate);
+    const Operation* const add = next(Kind::kAdd);
+    if (activate != nullptr && activate->in == product &&
+        (activate->in2 == kNoValue || activate->in2 == product)) {
+      linear.function = function_of(graph_.activation);
+      if (activate->in2 == product) {
+        linear.function = static_cast<Function>(static_cast<uint32_t>(linear.function) +
+                                                static_cast<uint32_t>(Function::kTimesX));
+      }
+      product = activate->out;
+      ++end;
+    } else if (activate != nullptr && activate->in2 != kNoValue && few() &&
+               value(activate->in).whole == product && value(activate->in2).whole == product &&
+               builder_.fits(matrix)) {
+      linear.function = function_of(graph_.activation);
+      linear.gate_row = narrow(value(activate->in).column);
+      linear.factor_row = narrow(value(activate->in2).column);
+      product = activate->out;
+      ++end;
+    } else if (add != nullptr && add->in2 == product && !wants(product)) {
+      linear.adds = true;
+      y = place(add->in);
+      product = add->out;
+      ++end;
+    }
+    if (!linear.adds) y = place_of_columns(product);
+    place(product) = y;
+    // Its parts, of queries, keys and values or of gate and factor.
+    for (size_t id = 0; id < graph_.values.size(); ++id) {
+      const nn::Value& part = graph_.values[id];
+      if (part.whole == product) places_[id] = {y.buffer, y.first + narrow(part.column), y.stride};
+    }
+    builder_.linear(place(op.in), call_.rows(), matrix, call_.buffers->number_of(projection.weight),
+                    linear, y);
+  }
+
+  // Memory for a value, which may be columns of another one.
+  Rows place_of_columns(ValueId id) {
+    const nn::Value& part = value(id);
+    if (part.whole == kNoValue) return take(id);
+    Rows& whole = place(part.whole);
+    if (whole.stride == 0) whole = take(part.whole);
+    return {whole.buffer, whole.first + narrow(part.column), whole.stride};
+  }
+
+  // ---- Attention. ----
+
+  const nn::Value& columns_of(ValueId id) const {
+    while (value(id).whole == kNoValue) id = value(id).replaces;
+    return value(id);
+  }
+
+  // Computes what comes between the product of queries, keys and values and attention.
+  uint32_t arrange_heads(const Operation& op) {
+    const nn::Value &q = columns_of(op.in), &k = columns_of(op.in2), &v = columns_of(op.in3);
+    Rows x = place(q.whole);
+    const uint32_t rows = call_.rows();
+    const uint32_t width = narrow(q.width / q.heads);
+    Builder::Heads heads{.tokens = rows,
+                         .sequence = call_.tokens,
+                         .q_heads = narrow(q.heads),
+                         .k_heads = narrow(k.heads),
+                         .width = width,
+                         .q_first = narrow(q.column),
+                         .q_step = narrow(q.head_step),
+                         .k_first = narrow(k.column),
+                         .k_step = narrow(k.head_step),
+                         .v_first = narrow(v.column),
+                         .v_step = narrow(v.head_step)};
+    const nn::NormKind kind{.rms = true, .eps = graph_.norm.eps};
+    bool rotated = false;
+    for (const Operation* const step : steps_[static_cast<size_t>(op.in)]) {
+      if (step->kind == Kind::kClamp) heads.most = step->number;
+      if (step->kind == Kind::kNormHeads) {
+        heads.q_norm = call_.buffers->norm_of(kind, p_.*step->norm);
+        heads.norm_last = rotated;
+      }
+      if (step->kind == Kind::kRotate) {
+        rotated = true;
+        heads.pairs = call_.pairs;
+        heads.cos = call_.cos;
+        heads.sin = call_.sin;
+        heads.table_stride = call_.table_row;
+        heads.neighbours = call_.neighbours;
+      }
+    }
+    for (const Operation* const step : steps_[static_cast<size_t>(op.in2)]) {
+      if (step->kind == Kind::kNormHeads) {
+        heads.k_norm = call_.buffers->norm_of(kind, p_.*step->norm);
+      }
+    }
+    if (graph_.norms_all_heads && heads.q_norm.gain != kAbsent) {
+      // The heads of a token are one row.
+      const Rows normed = new_rows(builder_, rows, value(q.whole).width);
+      const auto part = [](const Rows& all, const nn::Value& columns) {
+        return Rows{all.buffer, all.first + narrow(columns.column), all.stride};
+      };
+      builder_.norm(part(x, q), rows, narrow(q.width), heads.q_norm, part(normed, q));
+      builder_.norm(part(x, k), rows, narrow(k.width), heads.k_norm, part(normed, k));
+      builder_.pointwise(part(x, v), rows, narrow(v.width), {}, part(normed, v));
+      heads.q_norm = heads.k_norm = {};
+      x = normed;
+    }
+    const auto after = [&](uint32_t first, const nn::Value& of) {
+      constexpr uint32_t kAlignment = 64;  // of operands
+      return (first + rows * narrow(of.width) + kAlignment - 1) / kAlignment * kAlignment;
+    };
+    heads.k_out = after(0, q);
+    heads.v_out = after(heads.k_out, k);
+    const uint32_t y = builder_.scratch(after(heads.v_out, v));
+    builder_.heads(x, heads, y);
+    place(op.in) = {y, 0, narrow(q.width)};
+    place(op.in2) = {y, heads.k_out, narrow(k.width)};
+    place(op.in3) = {y, heads.v_out, narrow(v.width)};
+    for (const ValueId id : {op.in, op.in2, op.in3}) {
+      arranged_.push_back(id);
+      visit(id);
+    }
+    return y;
+  }
+
+  Status attend(const Operation& op) {
+    arrange_heads(op);
+    place(op.out) = take(op.out);
+    const nn::Value &q = value(op.in), &k = value(op.in2);
+    const int64_t d = q.width / q.heads, batch = call_.batch, tokens = call_.tokens;
+    std::vector<Builder::Operand> operands;
+    const auto operand = [&](uint32_t buffer, uint32_t first) {
+      operands.push_back({buffer, first});
+      return address(operands.size() - 1);
+    };
+    const auto tensor = [&](ValueId id, int64_t heads) {
+      const Rows& rows = place(id);
+      const int64_t stride = rows.stride;
+      return AnyTensor(operand(rows.buffer, rows.first), DType::kF32, {batch, heads, tokens, d},
+                       {tokens * stride, d, stride, 1});
+    };
+    const ConstAnyTensor queries = tensor(op.in, q.heads), keys = tensor(op.in2, k.heads),
+                         values = tensor(op.in3, k.heads);
+    AttentionOutputs outputs;
+    outputs.out = tensor(op.out, q.heads);
+    AttentionOptions options = call_.attention;
+    if (call_.mask != kAbsent) {
+      options.mask.data = static_cast<uint8_t*>(operand(Builder::kData, call_.mask));
+    }
+    if (call_.bias != kAbsent) {
+      options.bias.data = static_cast<float*>(operand(Builder::kData, call_.bias));
+    }
+    std::vector<ScoreCapture> captures;
+    std::vector<std::vector<int32_t>> heads;
+    for (size_t at = 0; at < call_.captures.size(); ++at) {
+      const models::Capture& capture = call_.captures[at];
+      const bool scores = capture.site == models::Site::kScores;
+      if (capture.layer != call_.layer || (!scores && capture.site != models::Site::kPattern)) {
+        continue;
+      }
+      heads.emplace_back(capture.heads.begin(), capture.heads.end());
+      captures.push_back(
+          {.stage = scores ? ScoreStage::kMasked : ScoreStage::kWeights, .out = capture.out});
+      captures.back().out.data =
+          static_cast<float*>(operand(call_.first_capture + narrow(static_cast<int64_t>(at)), 0));
+    }
+    for (size_t i = 0; i < captures.size(); ++i) captures[i].heads = heads[i];
+    outputs.captures = captures;
+    CacheOperands cache;
+    if (call_.cache != nullptr) {
+      operand(call_.keys, 0);
+      operand(call_.values, 0);
+      cache = {.keys = narrow(static_cast<int64_t>(operands.size())) - 1,
+               .values = narrow(static_cast<int64_t>(operands.size()))};
+    }
+    Device device = device_;
+    device.operands = narrow(static_cast<int64_t>(operands.size()));
+    Plan plan;
+    if (call_.cache == nullptr) {
+      MULTIHEAD_TRY(plan_attention({queries, keys, values, options, outputs}, device, plan));
+    } else {
+      MULTIHEAD_TRY(plan_append(*call_.cache, cache, keys, values, {}, device, plan));
+      builder_.append(plan, operands);
+      plan = {};
+      MULTIHEAD_TRY(plan_attend(*call_.cache, cache, queries, options, outputs, device, plan));
+    }
+    builder_.append(plan, operands);
+    return {};
+  }
+
+  // ---- Edits and captures. ----
+
+  // Changes a value that was just computed, then copies it.
+  void visit(ValueId id) {
+    const nn::Value& from = value(id);
+    if (!from.site) return;
+    // Queries, keys and values are complete at attention.
+    const bool is_head = *from.site >= models::Site::kQ && *from.site <= models::Site::kV;
+    if (is_head && std::find(arranged_.begin(), arranged_.end(), id) == arranged_.end()) return;
+    for (const models::Edit& edit : call_.edits) {
+      if (edit.layer == call_.layer && edit.site == *from.site) change(edit, id);
+    }
+    copy_captures(id);
+  }
+
+  // The CPU's edit of ones and zeros says what becomes of each number.
+  void change(const models::Edit& edit, ValueId id) {
+    using With = Builder::Pointwise::With;
+    const nn::Value& of = value(id);
+    const int64_t width = of.width, d = width / of.heads, tokens = call_.tokens;
+    const auto edited = [&](const models::Edit& how, float before) {
+      std::vector<float> numbers(call_.rows() * static_cast<size_t>(width), before);
+      nn::apply_edit(
+          how, {numbers.data(), {call_.batch, of.heads, tokens, d}, {tokens * width, d, width, 1}},
+          call_.first_token);
+      return Rows{Builder::kData, builder_.data(numbers), narrow(width)};
+    };
+    Rows x;
+    Builder::Pointwise how;
+    switch (edit.action) {
+      case models::Edit::Action::kScale:
+        how.with = With::kTimesOutput;
+        x = edited(edit, 1.0F);
+        break;
+      case models::Edit::Action::kAdd:
+        how.with = With::kPlusOutput;
+        x = edited(edit, 0.0F);
+        break;
+      case models::Edit::Action::kSet:
+      case models::Edit::Action::kReplace: {
+        models::Edit mute = edit;
+        mute.action = models::Edit::Action::kScale;
+        mute.factor = 0.0F;
+        how.with = With::kWhereZero;
+        how.z = edited(mute, 1.0F);
+        x = edited(edit, 0.0F);
+        break;
+      }
+    }
+    builder_.pointwise(x, call_.rows(), narrow(width), how, place(id));
+  }
+
+  void copy_captures(ValueId id) {
+    const nn::Value& from = value(id);
+    for (size_t at = 0; at < call_.captures.size(); ++at) {
+      const models::Capture& capture = call_.captures[at];
+      if (capture.layer != call_.layer || capture.site != *from.site) continue;
+      const uint32_t to = call_.first_capture + narrow(static_cast<int64_t>(at));
+      const Rows& x = place(id);
+      if (capture.heads.empty()) {
+        const uint32_t width = narrow(from.width);
+        builder_.pointwise(x, call_.rows(), width, {}, {to, 0, width});
+        continue;
+      }
+      const uint32_t d = narrow(from.width / from.heads);
+      const uint32_t stride = d * narrow(static_cast<int64_t>(capture.heads.size()));
+      uint32_t first = 0;
+      for (const int64_t head : capture.heads) {
+        builder_.pointwise({x.buffer, x.first + narrow(head) * d, x.stride}, call_.rows(), d, {},
+                           {to, first, stride});
+        first += d;
+      }
+    }
+  }
+
+  const LayerPlan& call_;
+  const Device& device_;
+  Builder& builder_;
+  const nn::Graph& graph_;
+  const nn::LayerParameters& p_;
+  std::vector<Rows> places_;  // of values
+  std::vector<Norm> fused_;   // norms of values that are computed where they are read
+  std::vector<std::vector<const Operation*>> steps_;  // of queries and keys, until attention
+  std::vector<ValueId> arranged_;
+};
+
+}  // namespace
+
+Rows new_rows(Builder& builder, uint32_t rows, int64_t columns) {
+  const uint32_t stride = (narrow(columns) + 3) / 4 * 4;
+  return {builder.scratch(uint64_t{rows} * stride), 0, stride};
+}
+
+Status plan_layer(const LayerPlan& layer, const Device& device, Builder& builder, Rows& stream) {
+  return LayerPlanner(layer, device, builder).run(stream);
+}
+
+}  // namespace multihead::webgpu

@@ -1,0 +1,97 @@
+// A page in Chromium with WebGPU on SwiftShader, which computes with the processor: no machine of the tests needs a GPU.
+
+import { createServer } from 'node:http';
+import { readFile } from 'node:fs/promises';
+import { extname, join, normalize } from 'node:path';
+import puppeteer from 'puppeteer-core';
+import { rolldown } from 'rolldown';
+import { ROOT } from '../../native/dev/build.mjs';
+import { findChromium } from '../browser/browsers.mjs';
+
+const flags = ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader', '--enable-features=Vulkan', '--use-vulkan=swiftshader'];
+const types = { '.js': 'text/javascript', '.html': 'text/html', '.wasm': 'application/wasm', '.json': 'application/json' };
+const nodeless = {
+  name: 'nodeless',
+  resolveId: (id) => (id.startsWith('node:') ? id : null),
+  load: (id) => (id.startsWith('node:') ? 'export const readFile = undefined;' : null),
+};
+
+/** Why the page cannot be opened; undefined if it can. */
+export const whyNoChromium = () => findChromium().reason;
+
+/** The script of the page: page.mjs with what it imports of the package's own tests; the package stays as it is built. */
+async function scriptOf() {
+  const bundle = await rolldown({
+    input: join(ROOT, 'tests', 'gpu', 'page.mjs'),
+    external: ['/dist/index.js', '/dist/models.js'],
+    resolve: { extensionAlias: { '.js': ['.ts', '.js'] }, alias: { multihead: '/dist/index.js' } },
+    plugins: [nodeless],
+    transform: { define: { 'process.env': '{}' } },
+    logLevel: 'warn',
+  });
+  const { output } = await bundle.generate({ format: 'esm' });
+  await bundle.close();
+  return output[0].code;
+}
+
+/** Serves the page, the package in bindings/dist, and the golden cases in `folder`. */
+async function startServer(script, folder) {
+  const files = {
+    '/': ['.html', '<!doctype html><title>multihead on a GPU</title><script type="module" src="/page.js"></script>'],
+    '/page.js': ['.js', script],
+  };
+  const server = createServer(async ({ url }, response) => {
+    const path = normalize(new URL(url, 'http://x').pathname);
+    try {
+      const below = [
+        ['/dist/', join(ROOT, 'bindings', 'dist')],
+        ['/cases/', folder],
+      ].find(([start]) => path.startsWith(start));
+      const [extension, body] = files[path] ?? [extname(path), await readFile(join(below[1], path.slice(below[0].length)))];
+      response.setHeader('content-type', types[extension] ?? 'application/octet-stream');
+      response.end(body);
+    } catch {
+      response.statusCode = 404;
+      response.end();
+    }
+  });
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return server;
+}
+
+/** Opens the page. `log` gets its lines. Returns a function that calls one of page.mjs, and one that closes everything. */
+export async function openPage({ folder = join(ROOT, 'tests', 'conformance'), log = console.log } = {}) {
+  const server = await startServer(await scriptOf(), folder);
+  const launched = await puppeteer
+    .launch({
+      browser: 'chrome',
+      executablePath: findChromium().executablePath,
+      args: ['--no-sandbox', ...flags],
+      headless: true,
+      protocolTimeout: 3_600_000,
+    })
+    .catch((error) => {
+      server.close();
+      throw error;
+    });
+  const close = async () => {
+    await launched.close();
+    server.closeAllConnections();
+    server.close();
+  };
+  try {
+    const page = await launched.newPage();
+    let failed = (_error) => {};
+    const failure = new Promise((_, reject) => (failed = reject));
+    page.on('pageerror', (error) => (log(`page: ${error.message}`), failed(error)));
+    page.on('console', (message) => log(message.text()));
+    await page.goto(`http://127.0.0.1:${server.address().port}/`);
+    await Promise.race([failure, page.waitForFunction(() => globalThis.tests !== undefined, { timeout: 60_000 })]);
+    failure.catch(() => {});
+    const call = (name, ...given) => page.evaluate((called, values) => globalThis.tests[called](...values), name, given);
+    return { call, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
