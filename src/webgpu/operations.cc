@@ -234,22 +234,19 @@ void Builder::linear(const Rows& x, uint32_t rows, const MatrixForm& matrix, uin
   });
 }
 
-void Builder::norm(const Rows& x, uint32_t tokens, uint32_t columns, const Norm& norm,
-                   const Rows& y, const Norms& heads) {
-  const NormBlock block{.rows = tokens * heads.heads,
+void Builder::norm(const Rows& x, uint32_t rows, uint32_t columns, const Norm& norm,
+                   const Rows& y) {
+  const NormBlock block{.rows = rows,
                         .columns = columns,
-                        .heads = heads.heads,
                         .x_first = x.first,
                         .x_stride = x.stride,
-                        .x_head = heads.x_head,
                         .y_first = y.first,
                         .y_stride = y.stride,
-                        .y_head = heads.y_head,
                         .gain = norm.gain,
                         .shift = norm.shift,
                         .eps = norm.eps,
                         .layer = norm.kind == Norm::Kind::kLayer ? 1U : 0U};
-  add(Kernel::kNorm, {}, block.rows, {whole(x.buffer), whole(vectors_), whole(y.buffer)},
+  add(Kernel::kNorm, {}, rows, {whole(x.buffer), whole(vectors_), whole(y.buffer)},
       words_of(block));
 }
 
@@ -302,9 +299,7 @@ void Builder::pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Po
                              .y_first = y.first,
                              .y_stride = y.stride,
                              .each = o.columns_of_a_factor,
-                             .scale = o.scale,
-                             .most = o.most,
-                             .after = o.after};
+                             .scale = o.scale};
   add(Kernel::kPointwise, {}, ceil_div(uint64_t{rows} * columns, kInvocations),
       {whole(x.buffer), whole(z.buffer), whole(y.buffer)}, words_of(block));
 }
@@ -322,7 +317,6 @@ void Builder::embed(const MatrixForm& table, uint32_t buffer, uint32_t rows, con
                            .table_rows = count,
                            .indices = o.indices,
                            .factors = o.factors,
-                           .factor = o.factor,
                            .adds = o.adds ? 1U : 0U};
     const uint64_t quads = ceil_div(table.columns, 4);
     add(Kernel::kEmbed, {type_constant(table)}, ceil_div(rows * quads, kInvocations),

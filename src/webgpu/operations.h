@@ -93,11 +93,7 @@ class Builder {
   void linear(const Rows& x, uint32_t rows, const MatrixForm& matrix, uint32_t buffer,
               const Linear& options, const Rows& y);
 
-  struct Norms {
-    uint32_t heads = 1, x_head = 0, y_head = 0;  // rows of each token
-  };
-  void norm(const Rows& x, uint32_t tokens, uint32_t columns, const Norm& norm, const Rows& y,
-            const Norms& heads = {1, 0, 0});
+  void norm(const Rows& x, uint32_t rows, uint32_t columns, const Norm& norm, const Rows& y);
 
   // Queries, keys and values as three arrays (tokens, heads, width) in y, from these words on.
   struct Heads {
@@ -112,23 +108,20 @@ class Builder {
     uint32_t pairs = 0, cos = 0, sin = 0, table_stride = 0;  // words in the data; pairs 0: none
     bool neighbours = false;
   };
-  static constexpr uint32_t kMostHeadWidth = 1024;
   void heads(const Rows& x, const Heads& options, uint32_t y);
 
   struct Pointwise {
     enum class With : uint32_t {
       kNothing,
       kTimes,        // f(x) * z
-      kPlus,         // f(x) + z
       kFactors,      // f(x) times an element of z for each of the columns
       kPlusOutput,   // f(x) + y
       kTimesOutput,  // f(x) * y
       kWhereZero,    // f(x) where z is 0, else y
     };
 
-    float scale = 1.0F, most = 0.0F;  // of x before f; most: of a clamp, 0: none
+    float scale = 1.0F;  // of x before f
     Function function = Function::kNone;
-    float after = 1.0F;  // of f(x)
     With with = With::kNothing;
     Rows z = {};                       // of kFactors only buffer and first
     uint32_t columns_of_a_factor = 1;  // of kFactors
@@ -138,8 +131,7 @@ class Builder {
                  const Rows& y);
 
   struct Embed {
-    uint32_t indices = 0, factors = kAbsent;  // words in the data
-    float factor = 1.0F;
+    uint32_t indices = 0, factors = kAbsent;  // words in the data: one for each row
     bool adds = false;
   };
   void embed(const MatrixForm& table, uint32_t buffer, uint32_t rows, const Embed& options,

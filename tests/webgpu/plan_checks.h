@@ -86,12 +86,9 @@ inline std::vector<uint64_t> extents(const webgpu::Dispatch& dispatch) {
     }
     case Kernel::kNorm: {
       const auto p = block_of<webgpu::NormBlock>(dispatch);
-      const auto all = [&](uint64_t first, uint64_t stride, uint64_t head) {
-        return rows(first, p.rows / p.heads, stride, (p.heads - 1) * head + p.columns);
-      };
-      return {all(p.x_first, p.x_stride, p.x_head),
+      return {rows(p.x_first, p.rows, p.x_stride, p.columns),
               std::max(vector(p.gain, p.columns), vector(p.shift, p.columns)),
-              all(p.y_first, p.y_stride, p.y_head)};
+              rows(p.y_first, p.rows, p.y_stride, p.columns)};
     }
     case Kernel::kHeads: {
       const auto p = block_of<webgpu::HeadsBlock>(dispatch);
@@ -112,8 +109,8 @@ inline std::vector<uint64_t> extents(const webgpu::Dispatch& dispatch) {
     }
     case Kernel::kPointwise: {
       const auto p = block_of<webgpu::PointwiseBlock>(dispatch);
-      const uint64_t z = p.mode == 1 || p.mode == 2 ? rows(p.z_first, p.rows, p.z_stride, p.columns)
-                         : p.mode == 3              ? p.z_first + (p.columns + p.each - 1) / p.each
+      const uint64_t z = p.mode == 1 || p.mode == 5 ? rows(p.z_first, p.rows, p.z_stride, p.columns)
+                         : p.mode == 2              ? p.z_first + (p.columns + p.each - 1) / p.each
                                                     : 0;
       return {rows(p.x_first, p.rows, p.x_stride, p.columns), z,
               rows(p.y_first, p.rows, p.y_stride, p.columns)};

@@ -19,7 +19,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   let index = lists[p.indices + row] - p.first_row;
   if (index >= p.table_rows) { return; }
   let unit = c / GROUPS;
-  var v = numbers_of(numbers[index * p.units + unit], c % GROUPS) * scale_of(index, unit) * p.factor;
+  var v = numbers_of(numbers[index * p.units + unit], c % GROUPS) * scale_of(index, unit);
   if (p.factors != NONE) { v *= bitcast<f32>(lists[p.factors + row]); }
   for (var k = 0u; k < 4u; k++) {
     if (4u * c + k >= p.columns) { return; }

@@ -1,4 +1,4 @@
-// y = norm(x): a workgroup for each row of x, of which each token has several, such as heads.
+// y = norm(x): a workgroup for each row.
 //#params NormBlock
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> vectors: array<f32>;
@@ -22,8 +22,8 @@ fn total(t: u32, value: f32) -> f32 {
 fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
   let row = w.y * n.x + w.x;
   if (row >= p.rows) { return; }
-  let first = p.x_first + row / p.heads * p.x_stride + row % p.heads * p.x_head;
-  let to = p.y_first + row / p.heads * p.y_stride + row % p.heads * p.y_head;
+  let first = p.x_first + row * p.x_stride;
+  let to = p.y_first + row * p.y_stride;
   var mean = 0.0;
   if (p.layer != 0u) {
     var sum = 0.0;

@@ -11,17 +11,14 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   if (i >= p.rows * p.columns) { return; }
   let row = i / p.columns;
   let c = i % p.columns;
-  var v = x[p.x_first + row * p.x_stride + c] * p.scale;
-  if (p.most != 0.0) { v = clamp(v, -p.most, p.most); }
-  v = activated(p.code, v) * p.after;
+  var v = activated(p.code, x[p.x_first + row * p.x_stride + c] * p.scale);
   let at = p.y_first + row * p.y_stride + c;
   switch p.mode {
     case 1u: { v *= z[p.z_first + row * p.z_stride + c]; }
-    case 2u: { v += z[p.z_first + row * p.z_stride + c]; }
-    case 3u: { v *= z[p.z_first + c / p.each]; }
-    case 4u: { v += y[at]; }
-    case 5u: { v *= y[at]; }
-    case 6u: { v = select(v, y[at], z[p.z_first + row * p.z_stride + c] != 0.0); }
+    case 2u: { v *= z[p.z_first + c / p.each]; }
+    case 3u: { v += y[at]; }
+    case 4u: { v *= y[at]; }
+    case 5u: { v = select(v, y[at], z[p.z_first + row * p.z_stride + c] != 0.0); }
     default: {}
   }
   y[at] = v;
