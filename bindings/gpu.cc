@@ -5,12 +5,19 @@
 #include "argument_block.h"
 #include "arguments.h"
 #include "call.h"
+#include "cpu/elementwise/elementwise.h"
 #include "functions.h"
 #include "handles.h"
 #include "multihead/multihead.h"
 #include "results.h"
 #include "webgpu/plan.h"
 #include "webgpu/plan_attention.h"
+#include "webgpu/plan_linear.h"
+
+// Caches here have no rows, which are the GPU's: without this, the module would have the kernels that convert them.
+namespace multihead::cpu {
+void convert_rows(const ConvertRows& /*rows*/) {}
+}  // namespace multihead::cpu
 
 namespace multihead::bindings {
 namespace {
@@ -64,6 +71,13 @@ int32_t gpu_rotate() {
   const GpuRotateCall call;
   return give_plan(call.from, [&](webgpu::Plan& plan) {
     return webgpu::plan_rotate(call.x, call.positions, call.rope, call.y, call.device, plan);
+  });
+}
+
+int32_t gpu_linear() {
+  const GpuLinearCall call;
+  return give_plan(call.from, [&](webgpu::Plan& plan) {
+    return webgpu::plan_linear(call.x, call.weight, call.bias, call.y, call.device, plan);
   });
 }
 

@@ -1,4 +1,5 @@
-// What calls of attention and their plans for a browser's GPU share: captures, slopes, and the lengths of caches.
+// What calls of attention and their plans for a browser's GPU share: captures, slopes, and the
+// lengths of caches.
 #include <cstddef>
 #include <cstdint>
 #include <utility>

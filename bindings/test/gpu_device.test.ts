@@ -278,8 +278,11 @@ describe('what fails', () => {
   });
 
   it('memory that is not there is E_MEMORY', async () => {
-    const { player, read } = opened();
-    expect((await rejectionOf(read(player.allocate(2 ** 19, 'x')))).code).toBe('E_MEMORY');
+    const { player, filled, play, read } = opened();
+    const missing = player.allocate(2 ** 19, 'x');
+    expect((await rejectionOf(read(missing))).code).toBe('E_MEMORY');
+    play(adding(1), filled(1, 2, 3, 4), missing);
+    expect((await rejectionOf(read(missing))).code).toBe('E_MEMORY');
   });
 
   it('a call that the device refuses is E_GPU with its words', async () => {

@@ -123,6 +123,20 @@ const rotations = async (on, { r, worst }) => {
   }
 };
 
+const products = async (on, { r, worst }) => {
+  for (const [rows, width, outputs] of [
+    [1, 36, 70],
+    [5, 8, 3],
+    [77, 64, 130],
+  ]) {
+    const [x, weight, bias] = [filled(r, rows, width), filled(r, outputs, width), filled(r, outputs)];
+    for (const options of [{}, { bias }]) {
+      on.poison();
+      await on.mh.scope(() => compare(on, worst, { y: on.gpu.linear(x, weight, options) }, { y: on.mh.linear(x, weight, options) }, `${rows} rows`));
+    }
+  }
+};
+
 /** Tensors in one buffer of the caller with gaps between rows, (B, N, H, d) as frameworks have it, and an output in it. */
 const wrapped = async (on, { r, worst }) => {
   const { gpu, mh } = on;
@@ -266,6 +280,7 @@ export const otherCalls = [
   test('caches', caches),
   test('scores', scores),
   test('rotation', rotations),
+  test('linear', products, { thorough: true }),
   test('tensors in buffers of the caller', wrapped),
   test('values that hurt', hostile),
   test('values that hurt', hostile, { kind: 'no subgroups', thorough }),

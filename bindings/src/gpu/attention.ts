@@ -2,11 +2,13 @@
 
 import { attentionInputs, attentionNames } from '../attention/attention.js';
 import { checkRows, headsSpan, stageCode } from '../attention/capture.js';
+import { linearOperands } from '../attention/linear.js';
 import { attentionOptions, attentionSchema, ropeRecord, rotationNames } from '../attention/options.js';
 import { outputShapes, prepareOutputs, pushCaptures } from '../attention/outputs.js';
 import { checkRope, elsewhere as notInVarlen, readPacked, varlenNames } from '../attention/varlen.js';
 import * as wire from '../generated/gpu_wire.js';
 import { pushCapture } from '../generated/wire.js';
+import { optionError } from '../runtime/errors.js';
 import { checkRank, noSpan } from '../runtime/operands.js';
 import { type Names, plain, readOptions, without } from '../runtime/options.js';
 import { floatDTypes } from '../runtime/tensor.js';
@@ -15,6 +17,7 @@ import type {
   AttentionReturn,
   GpuExplanation,
   GpuScoresOptions,
+  LinearOptions,
   RopeRotation,
   ScoresOptions,
   VarlenOptions,
@@ -22,6 +25,7 @@ import type {
 import { type GpuOperands, gpuCall } from './operands.js';
 import type { Plan } from './plan.js';
 import type { GpuRuntime } from './runtime.js';
+import { gpuCoreOf } from './tensor.js';
 
 export const gpuReturns: readonly AttentionReturn[] = ['lse', 'weights'];
 export const onCpu = { dropout: 'the GPU has no dropout: it is for training, which is on the CPU' };
@@ -123,6 +127,21 @@ export function gpuRotate(gpu: GpuRuntime, x: unknown, positions: unknown, rope:
     const { args, raw } = gpu.planner;
     wire.gpuRotate(args, gpu.limits(operands), input, span, record, operands.operandOf(y));
     operands.play(() => raw.gpuRotate());
+    return y;
+  });
+}
+
+export function gpuLinear(gpu: GpuRuntime, x: unknown, weight: unknown, given: object = {}): unknown {
+  const options = readOptions(given as LinearOptions, { bias: plain, out: plain }, 'linear');
+  // All axes of x but the last become one.
+  for (const [name, tensor] of Object.entries({ x, weight, ...options })) {
+    if (gpuCoreOf(tensor)?.strides !== undefined) throw optionError(name, 'a tensor without gaps', 'one with strides');
+  }
+  return gpuCall(gpu, (operands) => {
+    const { matrix, bias, y, inputRows, outRows } = linearOperands(operands, x, weight, options);
+    const { args, raw } = gpu.planner;
+    wire.gpuLinear(args, gpu.limits(operands), inputRows, matrix, bias, outRows);
+    operands.play(() => raw.gpuLinear());
     return y;
   });
 }

@@ -15,6 +15,8 @@ export interface Storage {
   readonly bytes: number;
   /** Tensors and calls that use it. */
   users: number;
+  /** Settles when the GPU has the memory. */
+  readonly made: Promise<MultiheadError | undefined>;
   /** Settles when the GPU has accepted all that writes to it so far, with the error if something failed. Never rejects. */
   outcome: Promise<MultiheadError | undefined>;
 }

@@ -59,7 +59,7 @@ export class Player {
   /** New memory with any contents. Throws `E_MEMORY` if no buffer can be so long. */
   allocate(bytes: number, argument: string): Storage {
     const { buffer, outcome } = this.#take(bytes, argument, ofTensors);
-    return { buffer, bytes: buffer.size, users: 0, outcome };
+    return { buffer, bytes: buffer.size, users: 0, made: outcome, outcome };
   }
 
   /** Copies numbers to a buffer, in pieces, and zeros up to a multiple of 4 bytes. */
@@ -91,7 +91,7 @@ export class Player {
         resolve(pipelines.find(({ failure }) => failure)?.failure ?? this.#guarded(() => this.#submit(plan, pipelines, operands)));
       });
     });
-    const all = Promise.all([submitted, ...read.map((each) => each.outcome)]);
+    const all = Promise.all([...written.map(({ made }) => made), ...read.map((each) => each.outcome), submitted]);
     const outcome = all.then((errors) => errors.find((error) => error !== undefined));
     for (const storage of written) storage.outcome = outcome;
   }

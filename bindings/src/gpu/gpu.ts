@@ -7,7 +7,7 @@ import { plain, readOptions } from '../runtime/options.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { coreOf, describe, makeTensor, nameObject } from '../runtime/tensor.js';
 import type { Gpu, GpuOptions } from '../types/index.js';
-import { explain, gpuAttention, gpuAttentionVarlen, gpuRotate, gpuScores } from './attention.js';
+import { explain, gpuAttention, gpuAttentionVarlen, gpuLinear, gpuRotate, gpuScores } from './attention.js';
 import { GpuKVCache } from './cache.js';
 import { Player } from './device.js';
 import { openDevice } from './open.js';
@@ -58,6 +58,7 @@ export async function openGpu(runtime: Runtime, given: GpuOptions = {}): Promise
     attentionVarlen: (q: unknown, k: unknown, v: unknown, options: object) => gpuAttentionVarlen(gpu, [q, k, v], options),
     attentionScores: (q: unknown, k: unknown, options: never) => gpuScores(gpu, [q, k], options),
     rotate: (x: unknown, positions: unknown, rope: never) => gpuRotate(gpu, x, positions, rope),
+    linear: (x: unknown, weight: unknown, options?: object) => gpuLinear(gpu, x, weight, options),
     explain: (q: unknown, k: unknown, v: unknown, options?: object) => explain(gpu, [q, k, v], options),
     cache: (config: never) => {
       gpu.assertLive();

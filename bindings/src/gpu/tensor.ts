@@ -178,6 +178,7 @@ export function wrapBuffer(gpu: GpuRuntime, buffer: GPUBuffer, given: GpuWrapOpt
   if (strides !== undefined && strides.length !== shape.length) throw shapeError('strides', `${shape.length} strides`, formatShape(strides));
   const bytes = (strides === undefined ? elements(shape) : reach(shape, strides)) * bytesPerElement(dtype);
   if (offset + bytes > size) throw shapeError('buffer', `${offset + bytes} bytes for shape ${formatShape(shape)}`, `${size}`);
-  const storage: Storage = { buffer, bytes: 0, users: 0, outcome: Promise.resolve(undefined) };
+  const made = Promise.resolve(undefined);
+  const storage: Storage = { buffer, bytes: 0, users: 0, made, outcome: made };
   return new WebGpuTensor(new GpuCore(gpu, dtype, shape, storage, offset, strides));
 }

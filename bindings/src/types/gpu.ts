@@ -149,6 +149,12 @@ export interface GpuCache extends Omit<KVCache, 'append' | 'attend'> {
   ): GpuResult<AttentionResult<R, O, C>>;
 }
 
+/** Options of {@link Gpu.linear}. */
+export interface GpuLinearOptions extends GpuOutput<'f32'> {
+  /** (out). Default none. */
+  readonly bias?: GpuTensor | TensorLike | undefined;
+}
+
 /** One dispatch of a kernel, of {@link Gpu.explain}. */
 export interface GpuDispatch {
   /** The kernel's name: a file of `src/webgpu/kernels`. */
@@ -232,6 +238,8 @@ export interface Gpu {
   cache(config: KVCacheConfig): GpuCache;
   /** {@link Multihead.rotate} on the GPU, up to d = 256. Throws as it does. */
   rotate(x: GpuTensor | TensorLike, positions: Int32Array, rope: RopeRotation): GpuTensor;
+  /** {@link Multihead.linear} on the GPU, for rows of a multiple of 4 numbers. Throws as it does. */
+  linear(x: GpuTensor | TensorLike, weight: GpuTensor | TensorLike, options?: GpuLinearOptions): GpuTensor;
   /** What {@link Gpu.attention} would do with these arguments: kernels, workgroups and bytes. Throws as it does. */
   explain(q: GpuFloatTensorLike, k: GpuFloatTensorLike, v: GpuFloatTensorLike, options?: GpuAttentionOptions): GpuExplanation;
 
