@@ -93,8 +93,8 @@ const automatic = {
 };
 
 export const modelTests = [
-  test(['llama3', 'gpt2', 'bert'], {}, false),
-  test(['hunyuan', 'gemma3', 'phi3', 'olmo2', 'gpt_neox', 'gptj', 'bloom', 'cohere'], {}, true),
+  test(['gpt2'], {}, false),
+  test(['llama3', 'bert', 'hunyuan', 'gemma3', 'phi3', 'olmo2', 'gpt_neox', 'gptj', 'bloom', 'cohere'], {}, true),
   test(['roberta', 'mpnet', 'electra', 'modernbert_classes', 'bert_classes', 'mistral_classes', 'albert', 'esm'], {}, true),
   ...['f16', 'bf16', 'int8', 'int4'].map((weights) => test(['llama3', 'gpt2'], { weights, embeddingWeights: weights }, true)),
   automatic,
