@@ -59,18 +59,8 @@ std::string_view without_wrappers(std::string_view name) {
   return name;
 }
 
-// The type of memory that needs no conversion. F64 is narrowed; blocks that memory does not have
-// become int8, which has more digits than they.
-WeightType same_type(Stored type) {
-  if (type == Stored::kQ4_0 || type == Stored::kInt4) return WeightType::kInt4;
-  return has_stored_blocks(type) || type == Stored::kGroups ? WeightType::kInt8
-         : type == Stored::kF16                             ? WeightType::kF16
-         : type == Stored::kBF16                            ? WeightType::kBF16
-                                                            : WeightType::kF32;
-}
-
 // Bytes of a number whose bytes are in the order of the file; 1 for blocks, which are read by
-// bytes. Rows of int8 and int4 have scales of two bytes.
+// bytes. Rows of a WeightMatrix have scales of two bytes.
 size_t number_bytes(Stored type) {
   if (type >= Stored::kInt8) return sizeof(Float16);
   return has_stored_blocks(type) ? 1 : form_of(type).bytes;
@@ -85,12 +75,6 @@ bool same_bytes(Stored stored, WeightType type) {
   const bool changes = stored == Stored::kF64 || stored == Stored::kGroups ||
                        (has_stored_blocks(stored) && stored < Stored::kInt8);
   return !changes && same_type(stored) == type;
-}
-
-// True if a matrix of `type` holds the file's integers and scales, with the scales in front.
-bool same_blocks(Stored stored, WeightType type) {
-  return (stored == Stored::kQ8_0 && type == WeightType::kInt8) ||
-         (stored == Stored::kQ4_0 && type == WeightType::kInt4);
 }
 
 // A tensor of the files and the place in memory that it fills.
@@ -115,9 +99,10 @@ struct Part {
   engine::Buffer turned;  // floats of a transposed matrix, until it is complete
 
   int64_t elements() const { return rows * columns; }
-  // True if it is stored as rows of int8 or int4, which are never transposed.
-  bool is_rows() const { return stored >= Stored::kInt8; }
+  // True if it is stored as rows of a WeightMatrix of blocks, which are never transposed.
+  bool is_rows() const { return is_rows_of_matrix(stored); }
   size_t row_bytes() const {
+    if (is_rows()) return static_cast<size_t>(weight_row_bytes(same_type(stored), columns));
     const StoredForm& form = form_of(stored);
     return static_cast<size_t>((columns + form.numbers - 1) / form.numbers) * form.bytes;
   }
@@ -161,7 +146,8 @@ struct ModelLoader::State {
   engine::Buffer floats, narrowed_row;  // rows in f32
   bool in_heads = false;                // names of heads have no prefix
   Vector rope_factors[std::size(kRopeFactors)];
-  std::vector<Vector*> unit_weights;  // of norms without parameters
+  std::vector<Vector*> unit_weights;    // of norms without parameters
+  std::map<const char*, bool> stacked;  // of the first of the names: the answer of stacks()
 
   Architecture& plan() { return stack->architecture; }
   // Of the stack that embeds.
@@ -386,8 +372,17 @@ struct ModelLoader::State {
   // team each member has its share of every matrix instead, so that it computes all of its own
   // heads, and fewer outputs are exchanged: two workers of WebAssembly decode 4 % faster in f32,
   // 1 % in bf16. But in int8 and int4 one matrix is 11 and 5 % faster, because every product rounds
-  // its input first.
-  bool stacks(std::span<const Piece> pieces, int64_t layer, int64_t columns) const {
+  // its input first. All layers have one graph: none stacks what another cannot.
+  bool stacks(std::span<const Piece> pieces, int64_t layer, int64_t columns) {
+    bool& result = stacked[pieces.front().names];
+    if (layer > 0) return result;
+    result = true;
+    for (size_t at = 0; at < stack->parameters.layers.size(); ++at)
+      result = result && layer_stacks(pieces, static_cast<int64_t>(at), columns);
+    return result;
+  }
+
+  bool layer_stacks(std::span<const Piece> pieces, int64_t layer, int64_t columns) const {
     const auto stored = [&](const Piece& piece) {
       const std::optional<size_t> tensor = find(piece.names, layer, ".weight");
       return tensor ? type_of(tensors[*tensor], piece.rows, columns) : std::nullopt;
@@ -994,10 +989,8 @@ struct ModelLoader::State {
       return write_native_rows(part, from, count);
     } else {
       std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
-      for (size_t at = 0; part.is_rows() && part.keeps_bytes() && at < rows.size();
-           at += part.row_bytes()) {
-        turn_scales(rows.data() + at, part.columns);
-      }
+      for (size_t at = 0; part.is_rows() && at < rows.size(); at += part.row_bytes())
+        turn_scales(same_type(part.stored), rows.data() + at, part.columns);
       if (!part.is_rows()) rules::turn_numbers(rows, number_bytes(part.stored));
       return write_native_rows(part, rows.data(), count);
     }
@@ -1012,15 +1005,13 @@ struct ModelLoader::State {
       part.done += count;
       return {};
     }
-    if (part.matrix != nullptr && same_blocks(part.stored, part.matrix->type)) {
+    if (part.matrix != nullptr && has_stored_blocks(part.stored) && !part.is_rows() &&
+        same_type(part.stored) == part.matrix->type) {
       std::byte* memory = nullptr;
       MULTIHEAD_TRY(allocate(*part.matrix, memory));
-      for (int64_t row = 0; row < count; ++row, from += part.row_bytes()) {
-        std::byte* const to =
-            memory + static_cast<size_t>(part.first + part.done) * part.row_bytes();
-        separate_scales(part.stored, from, part.columns, to);
-        ++part.done;
-      }
+      const int64_t row_bytes = weight_row_bytes(part.matrix->type, part.columns);
+      for (int64_t row = 0; row < count; ++row, from += part.row_bytes(), ++part.done)
+        pack_blocks(part.stored, from, part.columns, memory + (part.first + part.done) * row_bytes);
       return {};
     }
     if (part.stored != Stored::kF64 && !has_stored_blocks(part.stored)) {
@@ -1245,6 +1236,10 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
                                       const OpenOptions& options, const engine::Team* team,
                                       ModelLoader& loader) {
   return engine::memory_guard([&]() -> Status {
+    for (const auto& type : {options.weights, options.embedding_weights}) {
+      if (type > WeightType::kInt4)
+        return {StatusCode::kOption, "weights", "f32, f16, bf16, int8 or int4", name_of(*type)};
+    }
     auto state = std::make_unique<State>();
     state->options = options;
     state->in_team = team != nullptr;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/gemm/weight_blocks.h"
 #include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
 #include "models/metric.h"
@@ -127,8 +128,7 @@ ConstAnyTensor as_in_memory(const StoredParameter& stored) {
   const int64_t bytes = weight_row_bytes(matrix.type, matrix.columns);
   const void* const data = static_cast<const std::byte*>(matrix.data) + stored.first * bytes;
   const int64_t rows = stored.shape.elements() / matrix.columns;
-  if (matrix.type == WeightType::kInt8 || matrix.type == WeightType::kInt4)
-    return {data, DType::kInt8, {rows, bytes}, {bytes, 1}};
+  if (cpu::has_blocks(matrix.type)) return {data, DType::kInt8, {rows, bytes}, {bytes, 1}};
   const DType dtype = matrix.type == WeightType::kF16 ? DType::kF16 : DType::kBF16;
   if (stored.transposed) return {data, dtype, stored.shape, {1, matrix.columns}};
   return {data, dtype, stored.shape, contiguous_strides(stored.shape)};

@@ -85,8 +85,8 @@ struct StoredParameter {
   void copy(const float* from, float* to) const;
 };
 
-// A matrix of f16, bf16, int8 or int4 as it is in memory, in the shape that files have; rows of
-// int8 and int4 are bytes, kInt8. Nothing for other tensors.
+// A matrix that is not f32 as it is in memory, in the shape that files have; rows of blocks are
+// bytes, kInt8. Nothing for other tensors.
 ConstAnyTensor as_in_memory(const StoredParameter& stored);
 // Writes rows of a matrix as f32. Errors: kMemory.
 Status read_rows(const WeightMatrix& matrix, int64_t first, int64_t count, float* to);

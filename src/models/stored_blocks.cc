@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "cpu/gemm/weight_blocks.h"
 #include "multihead/tensor.h"
 #include "multihead/weights.h"
 #include "rules/element.h"
@@ -15,49 +17,21 @@
 namespace multihead::models {
 namespace {
 
-constexpr StoredForm kForms[] = {{Stored::kGroups, "groups", 1, 4},
+constexpr StoredForm kForms[] = {
+    {Stored::kGroups, "groups", 1, 4},
 #define STORED_TYPE(number, name, numbers, bytes) {Stored::k##name, #name, numbers, bytes},
 #define OTHER_TYPE(number, name)
 #include "models/stored_types.inc"
 #undef OTHER_TYPE
 #undef STORED_TYPE
-                                 {Stored::kInt8, "int8", kWeightBlock, 34},
-                                 {Stored::kInt4, "int4", kWeightBlock, 18}};
-
-// Sums of products are two statements each, so that no compiler makes one rounding of them.
+};
 
 unsigned byte_at(const std::byte* from, int64_t at) { return static_cast<unsigned>(from[at]); }
 
-float half_at(const std::byte* from, int64_t at) {
-  return rules::to_float(
-      Float16{static_cast<uint16_t>(byte_at(from, at) | (byte_at(from, at + 1) << 8U))});
-}
-
-// Returns number i of a block of 32: the low four bits of byte i for i < 16, the high four bits of
-// byte i - 16 else. Numbers of five bits have the fifth one in bit i of the four bytes at `high`.
-unsigned digits(const std::byte* low, const std::byte* high, int64_t i) {
-  const unsigned pair = byte_at(low, i % 16);
-  const unsigned four = i < 16 ? pair & 15U : pair >> 4U;
-  return high == nullptr ? four : four | (((byte_at(high, i / 8) >> (i % 8)) & 1U) << 4U);
-}
-
-void read_small(Stored type, const std::byte* block, float* to) {
-  const float scale = half_at(block, 0);
-  const bool has_least = type == Stored::kQ4_1 || type == Stored::kQ5_1;
-  const bool has_high = type == Stored::kQ5_0 || type == Stored::kQ5_1;
-  const float least = has_least ? half_at(block, 2) : 0.0F;
-  const std::byte* numbers = block + (has_least ? 4 : 2);
-  const std::byte* const high = has_high ? numbers : nullptr;
-  if (has_high) numbers += 4;
-  for (int64_t i = 0; i < 32; ++i) {
-    if (type == Stored::kQ8_0) {
-      to[i] = static_cast<float>(static_cast<int8_t>(byte_at(numbers, i))) * scale;
-      continue;
-    }
-    const int middle = has_least ? 0 : has_high ? 16 : 8;
-    to[i] = static_cast<float>(static_cast<int>(digits(numbers, high, i)) - middle) * scale;
-    if (has_least) to[i] += least;
-  }
+// Copies the half at `from` to place `index` of halves in this processor's order.
+void put_half(const std::byte* from, std::byte* to, size_t index) {
+  const auto half = static_cast<uint16_t>(byte_at(from, 0) | (byte_at(from, 1) << 8U));
+  std::memcpy(to + index * sizeof(half), &half, sizeof(half));
 }
 
 // Scale and least number of part j of a block of Q4_K and Q5_K, six bits each.
@@ -68,46 +42,61 @@ std::pair<unsigned, unsigned> scales_of(const std::byte* from, int64_t j) {
           (low >> 4U) | ((byte_at(from, j) >> 6U) << 4U)};
 }
 
-void read_k45(Stored type, const std::byte* block, float* to) {
-  const float scale = half_at(block, 0), least = half_at(block, 2);
-  const std::byte* const high = type == Stored::kQ5_K ? block + 16 : nullptr;
-  const std::byte* const low = block + (high == nullptr ? 16 : 48);
-  for (int64_t part = 0; part < 8; ++part) {
-    const auto [factor, offset] = scales_of(block + 4, part);
-    const float d = scale * static_cast<float>(factor), m = least * static_cast<float>(offset);
-    for (int64_t i = 0; i < 32; ++i) {
-      const unsigned pair = byte_at(low, part / 2 * 32 + i);
-      unsigned number = part % 2 == 0 ? pair & 15U : pair >> 4U;
-      if (high != nullptr) number |= ((byte_at(high, i) >> part) & 1U) << 4U;
-      const float product = d * static_cast<float>(number);
-      to[part * 32 + i] = product - m;
-    }
+// Writes parts of a row of `blocks` blocks: scales, fifth bits and numbers follow one another.
+void pack_small(Stored type, const std::byte* row, size_t blocks, std::byte* to) {
+  const WeightType same = same_type(type);
+  const size_t bytes = form_of(type).bytes, bits = 2 * cpu::high_bits(same);
+  const size_t scales = cpu::has_leasts(same) ? 4 : 2, of_numbers = bytes - scales - 2 * bits;
+  const cpu::RowParts at = cpu::row_parts(same, blocks);
+  for (size_t block = 0; block < blocks; ++block, row += bytes) {
+    put_half(row, to, block);
+    if (scales > 2) put_half(row + 2, to + at.leasts, block);
+    for (size_t half = 0; half < 2; ++half)
+      std::memcpy(to + at.bits + 2 * (half * blocks + block), row + scales + 2 * half, bits);
+    std::memcpy(to + at.numbers + block * of_numbers, row + bytes - of_numbers, of_numbers);
   }
 }
 
-void read_k6(const std::byte* block, float* to) {
-  const std::byte* const scales = block + 192;
-  const float scale = half_at(block, 208);
-  for (int64_t at = 0; at < 256; ++at) {
-    const int64_t half = at / 128, quarter = at % 128 / 32, i = at % 32;
+// Number i of part `part` of a block of 256.
+unsigned number_of(Stored type, const std::byte* block, int64_t part, int64_t i) {
+  if (type == Stored::kQ6_K) {
+    const int64_t half = part / 4, quarter = part % 4;
     const unsigned pair = byte_at(block, half * 64 + quarter % 2 * 32 + i);
-    const unsigned four = quarter < 2 ? pair & 15U : pair >> 4U;
     const unsigned two = (byte_at(block, 128 + half * 32 + i) >> (2 * quarter)) & 3U;
-    const auto factor = static_cast<int8_t>(byte_at(scales, half * 8 + quarter * 2 + i / 16));
-    const float d = scale * static_cast<float>(factor);
-    to[at] = d * static_cast<float>(static_cast<int>(four | (two << 4U)) - 32);
+    return (quarter < 2 ? pair & 15U : pair >> 4U) | (two << 4U);
   }
+  const bool has_fifth = type == Stored::kQ5_K;
+  const unsigned pair = byte_at(block, (has_fifth ? 48 : 16) + part / 2 * 32 + i);
+  const unsigned fifth = has_fifth ? (byte_at(block, 16 + i) >> part) & 1U : 0;
+  return (part % 2 == 0 ? pair & 15U : pair >> 4U) | (fifth << 4U);
 }
 
-void read_rows_of_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {
-  const int64_t blocks = (columns + kWeightBlock - 1) / kWeightBlock;
-  const std::byte* const numbers = row + static_cast<size_t>(blocks) * sizeof(Float16);
-  for (int64_t c = 0; c < columns; ++c) {
-    const int64_t block = c / kWeightBlock, i = c % kWeightBlock;
-    const int number = type == Stored::kInt8
-                           ? static_cast<int>(static_cast<int8_t>(byte_at(numbers, c)))
-                           : static_cast<int>(digits(numbers + 16 * block, nullptr, i)) - 8;
-    to[c] = static_cast<float>(number) * half_at(row, 2 * block);
+void pack_k(Stored type, const std::byte* row, size_t blocks, std::byte* to) {
+  const WeightType same = same_type(type);
+  const cpu::RowParts at = cpu::row_parts(same, blocks);
+  for (size_t block = 0; block < blocks; ++block) {
+    const auto part = static_cast<int64_t>(block % 8);
+    if (block > 0 && part == 0) row += form_of(type).bytes;
+    put_half(row + (cpu::has_leasts(same) ? 0 : 208), to, block / 8);
+    if (cpu::has_leasts(same)) put_half(row + 2, to + at.leasts, block / 8);
+    const auto [first, second] = cpu::has_leasts(same) ? scales_of(row + 4, part)
+                                                       : std::pair(byte_at(row, 192 + 2 * part),
+                                                                   byte_at(row, 193 + 2 * part));
+    to[at.factors + block] = static_cast<std::byte>(first);
+    to[at.factors + blocks + block] = static_cast<std::byte>(second);
+    unsigned numbers[32];
+    for (int64_t i = 0; i < 32; ++i) numbers[i] = number_of(type, row, part, i);
+    for (size_t i = 0; i < 16; ++i) {
+      const unsigned pair = (numbers[i] & 15U) | ((numbers[16 + i] & 15U) << 4U);
+      to[at.numbers + 16 * block + i] = static_cast<std::byte>(pair);
+    }
+    // Bytes of the bits of eight numbers.
+    for (size_t i = 0; i < 4 * cpu::high_bits(same); ++i) {
+      unsigned bits = 0;
+      for (size_t bit = 0; bit < 8; ++bit)
+        bits |= ((numbers[i % 4 * 8 + bit] >> (4 + i / 4)) & 1U) << bit;
+      to[at.bits + 2 * (i / 2 * blocks + block) + i % 2] = static_cast<std::byte>(bits);
+    }
   }
 }
 
@@ -122,17 +111,28 @@ std::optional<Stored> stored_type(std::string_view name) {
   return std::nullopt;
 }
 
+WeightType same_type(Stored type) {
+  using enum WeightType;
+  // In the order of Stored.
+  constexpr WeightType kSame[] = {kInt8, kF32,  kF16,  kBF16, kF32,  kInt4, kQ4_1,
+                                  kQ5_0, kQ5_1, kInt8, kQ4_K, kQ5_K, kQ6_K, kInt8,
+                                  kInt4, kQ5_0, kQ4_1, kQ5_1, kQ4_K, kQ5_K, kQ6_K};
+  return kSame[static_cast<size_t>(type)];
+}
+
 std::optional<Stored> stored_rows(const StoredTensor& tensor, int64_t rows, int64_t columns) {
   if (tensor.type != "I8" || tensor.shape.rank() != 2 || tensor.shape[0] != rows || columns < 2)
     return {};
-  if (tensor.shape[1] == weight_row_bytes(WeightType::kInt8, columns)) return Stored::kInt8;
-  if (tensor.shape[1] == weight_row_bytes(WeightType::kInt4, columns)) return Stored::kInt4;
+  for (auto at = static_cast<int>(Stored::kInt8); at <= static_cast<int>(Stored::kQ6_KRows); ++at) {
+    const auto type = static_cast<Stored>(at);
+    if (tensor.shape[1] == weight_row_bytes(same_type(type), columns)) return type;
+  }
   return {};
 }
 
-void turn_scales(std::byte* row, int64_t columns) {
-  const int64_t blocks = (columns + kWeightBlock - 1) / kWeightBlock;
-  rules::turn_numbers({row, static_cast<size_t>(blocks) * sizeof(Float16)}, sizeof(Float16));
+void turn_scales(WeightType type, std::byte* row, int64_t columns) {
+  const auto blocks = static_cast<size_t>(cpu::weight_blocks(columns));
+  rules::turn_numbers({row, cpu::row_parts(type, blocks).factors}, sizeof(Float16));
 }
 
 std::string gguf_type_name(uint32_t number) {
@@ -149,30 +149,19 @@ std::string gguf_type_name(uint32_t number) {
   }
 }
 
-void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {
-  if (type >= Stored::kInt8) return read_rows_of_blocks(type, row, columns, to);
-  const StoredForm& form = form_of(type);
-  for (int64_t c = 0; c < columns; c += form.numbers, row += form.bytes) {
-    if (form.numbers == 32) {
-      read_small(type, row, to + c);
-    } else if (type == Stored::kQ6_K) {
-      read_k6(row, to + c);
-    } else {
-      read_k45(type, row, to + c);
-    }
-  }
+void pack_blocks(Stored type, const std::byte* row, int64_t columns, std::byte* to) {
+  const auto blocks = static_cast<size_t>(cpu::weight_blocks(columns));
+  (form_of(type).numbers == 32 ? pack_small : pack_k)(type, row, blocks, to);
 }
 
-void separate_scales(Stored type, const std::byte* row, int64_t columns, std::byte* to) {
-  const size_t bytes = form_of(type).bytes, of_numbers = bytes - sizeof(Float16);
-  const int64_t blocks = columns / 32;
-  std::byte* numbers = to + static_cast<size_t>(blocks) * sizeof(Float16);
-  for (int64_t block = 0; block < blocks; ++block, row += bytes) {
-    const auto scale = static_cast<uint16_t>(byte_at(row, 0) | (byte_at(row, 1) << 8U));
-    std::memcpy(to + static_cast<size_t>(block) * sizeof(scale), &scale, sizeof(scale));
-    std::memcpy(numbers, row + sizeof(scale), of_numbers);
-    numbers += of_numbers;
+void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {
+  std::vector<std::byte> packed;
+  if (!is_rows_of_matrix(type)) {
+    packed.resize(static_cast<size_t>(weight_row_bytes(same_type(type), columns)));
+    pack_blocks(type, row, columns, packed.data());
+    row = packed.data();
   }
+  cpu::dequantize_rows({row, same_type(type), 1, columns}, 0, 1, to, 0);
 }
 
 }  // namespace multihead::models

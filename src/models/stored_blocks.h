@@ -1,7 +1,7 @@
-// Types of the weights in safetensors and GGUF files. In safetensors files a matrix of int8 or int4
-// is one of I8, (rows, bytes of a row): its rows are the rows of a WeightMatrix. The quantized
-// types of GGUF store blocks of numbers with scales: https://github.com/ggml-org/ggml,
-// ggml-common.h and ggml-quants.c.
+// Types of the weights in safetensors and GGUF files. In safetensors files a matrix of blocks is
+// one of I8, (rows, bytes of a row): its rows are those of a WeightMatrix. The quantized types of
+// GGUF store blocks of numbers with scales: https://github.com/ggml-org/ggml, ggml-common.h and
+// ggml-quants.c.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,14 @@ enum class Stored : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
-  kInt8,  // rows of a WeightMatrix
-  kInt4,  // likewise
+  kInt8,  // rows of a WeightMatrix, as are the following
+  kInt4,
+  kQ5_0Rows,
+  kQ4_1Rows,
+  kQ5_1Rows,
+  kQ4_KRows,
+  kQ5_KRows,
+  kQ6_KRows,
 };
 
 // Numbers and bytes of a block; one number without blocks.
@@ -40,23 +46,27 @@ struct StoredForm {
   size_t bytes;
 };
 
+// Not for rows of a WeightMatrix.
 const StoredForm& form_of(Stored type);
+// The type of memory that needs no conversion. F64 is narrowed, and floats of groups become int8.
+WeightType same_type(Stored type);
 // Nothing for a type that weights cannot have.
 std::optional<Stored> stored_type(std::string_view name);
 // The name of a type of ggml.h.
 std::string gguf_type_name(uint32_t number);
-// int8 or int4 for a tensor that can be the rows of such a matrix (rows, columns).
+// The type of a tensor that can be the rows of a matrix of blocks (rows, columns).
 std::optional<Stored> stored_rows(const StoredTensor& tensor, int64_t rows, int64_t columns);
 constexpr bool has_stored_blocks(Stored type) { return type >= Stored::kQ4_0; }
+constexpr bool is_rows_of_matrix(Stored type) { return type >= Stored::kInt8; }
 
-// Changes the scales of a row of int8 or int4 from the order of files to this processor's, or back.
-void turn_scales(std::byte* row, int64_t columns);
+// Changes the scales of a row of blocks from the order of files to this processor's, or back.
+void turn_scales(WeightType type, std::byte* row, int64_t columns);
+
+// Writes a row of blocks of a GGUF file as a WeightMatrix of same_type() has it.
+void pack_blocks(Stored type, const std::byte* row, int64_t columns, std::byte* to);
 
 // Writes the `columns` numbers of a row of blocks of a GGUF file, with the bits that ggml's
-// functions without SIMD give.
+// functions without SIMD give, or of a WeightMatrix in this processor's order.
 void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to);
-
-// Writes a row of Q8_0 or Q4_0 as int8 or int4 has it: the scales first. The numbers stay the same.
-void separate_scales(Stored type, const std::byte* row, int64_t columns, std::byte* to);
 
 }  // namespace multihead::models

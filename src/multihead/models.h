@@ -57,7 +57,8 @@ using Config = std::map<std::string, ConfigValue, std::less<>>;
 
 /// Options of open() and ModelLoader::create().
 struct OpenOptions {
-  /// Type of the matrices and the embedding in memory. Without one they stay as the file has them.
+  /// Type of the matrices and the embedding in memory, f32 to int4. Without one they stay as the
+  /// file has them.
   /// Norms and biases are f32, tables of positions as stored.
   std::optional<WeightType> weights = {};
   /// Type of the embedding and of the matrix of logits. Default: as `weights` says. int4 in
@@ -513,8 +514,8 @@ class BeamSearch {
 /// hunyuan-dense, stablelm, starcoder, starcoder2, gpt2, gptneox and bloom; of encoders bert (also
 /// RoBERTa and DistilBERT), jina-bert-v2, nomic-bert, modern-bert, eurobert and gemma-embedding,
 /// with pooling and Dense modules; with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
-/// Q4_K, Q5_K and Q6_K; without OpenOptions::weights, Q8_0 and Q4_0 are used with their numbers, as
-/// int8 and int4, and the other blocks become int8. Or it is a folder: config.json, and
+/// Q4_K, Q5_K and Q6_K, which without OpenOptions::weights are used with their numbers. Or it is a
+/// folder: config.json, and
 /// model.safetensors, or the files that model.safetensors.index.json lists, or the only file with
 /// safetensors; integers with scales of groups, of MLX (affine, 4 and 8 bits), GPTQ (4 and 8) and
 /// AWQ (gemm, 4), are read as the numbers they stand for, and become int8 without

@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <numbers>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "models/golden_models.h"
+#include "multihead/model_training.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
 #include "multihead/weights.h"
@@ -769,7 +771,7 @@ struct Small {
   Config config;
 };
 template <class Matrix>
-Small small_model(const Matrix& matrix) {
+Small small_model(const Matrix& matrix, uint32_t layers = 1) {
   Small made;
   const auto set = [&](const char* name, double value) {
     made.config[name] = {models::ConfigValue::Kind::kNumber, value, {}};
@@ -777,7 +779,7 @@ Small small_model(const Matrix& matrix) {
   made.config["model_type"] = {models::ConfigValue::Kind::kText, 0, "qwen3"};
   set("hidden_size", kWidth);
   set("intermediate_size", kWidth);
-  set("num_hidden_layers", 1);
+  set("num_hidden_layers", layers);
   set("num_attention_heads", 4);
   set("num_key_value_heads", 4);
   set("head_dim", 64);
@@ -789,7 +791,7 @@ Small small_model(const Matrix& matrix) {
   gguf.set("general.architecture", std::string("qwen3"));
   for (const auto& [name, value] : std::map<std::string, uint32_t>{{"context_length", 64},
                                                                    {"embedding_length", kWidth},
-                                                                   {"block_count", 1},
+                                                                   {"block_count", layers},
                                                                    {"feed_forward_length", kWidth},
                                                                    {"attention.head_count", 4},
                                                                    {"attention.head_count_kv", 4},
@@ -797,25 +799,27 @@ Small small_model(const Matrix& matrix) {
     gguf.set("qwen3." + name, value);
   }
   gguf.set("qwen3.attention.layer_norm_rms_epsilon", 1e-6F);
-  for (const char* const name : {"input_layernorm", "post_attention_layernorm", "self_attn.q_norm",
-                                 "self_attn.k_norm", "norm"}) {
-    const std::string full = "model." +
-                             std::string(std::string_view(name) == "norm" ? "" : "layers.0.") +
-                             name + ".weight";
-    const auto size =
-        static_cast<size_t>(full.find("self_attn") == std::string::npos ? kWidth : 64);
-    Numbers ones{{static_cast<int64_t>(size)}, std::vector<float>(size, 1.0F)};
+  const auto norm = [&](const std::string& full, int64_t size) {
+    Numbers ones{{size}, std::vector<float>(static_cast<size_t>(size), 1.0F)};
     gguf.add(gguf_name(full, false), ones.shape, ones.data);
     made.tensors[full] = std::move(ones);
-  }
-  for (const char* const name :
-       {"embed_tokens", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-        "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
-    const bool embedding = std::string_view(name) == "embed_tokens";
-    const std::string full =
-        "model." + std::string(embedding ? "" : "layers.0.") + name + ".weight";
-    const Dims shape = {embedding ? 64 : kWidth, kWidth};
+  };
+  const auto add = [&](const std::string& full, const Dims& shape) {
     made.tensors[full] = {shape, matrix(gguf, gguf_name(full, false), shape)};
+  };
+  norm("model.norm.weight", kWidth);
+  add("model.embed_tokens.weight", {64, kWidth});
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    const std::string at = "model.layers." + std::to_string(layer) + ".";
+    norm(at + "input_layernorm.weight", kWidth);
+    norm(at + "post_attention_layernorm.weight", kWidth);
+    norm(at + "self_attn.q_norm.weight", 64);
+    norm(at + "self_attn.k_norm.weight", 64);
+    for (const char* const name :
+         {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+          "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      add(at + name + ".weight", {kWidth, kWidth});
+    }
   }
   return made;
 }
@@ -823,6 +827,35 @@ Small small_model(const Matrix& matrix) {
 std::vector<float> logits(const Model& model) {
   Context context(1);
   return logits_of(model, {5, 9, 33, 2, 60}, context);
+}
+
+Bytes saved(const Model& model, SafetensorsType type) {
+  Bytes bytes;
+  EXPECT_TRUE(models::save_weights(model, type, bytes).ok());
+  return bytes;
+}
+
+// Saved as in memory, rows of blocks are tensors of bytes that a folder may have.
+void expect_rows_open_again(const Model& model, const Small& made) {
+  const Bytes bytes = saved(model, SafetensorsType::kAsGiven);
+  Safetensors file;
+  ASSERT_TRUE(Safetensors::parse(bytes, file).ok());
+  std::vector<StoredTensor> stored;
+  std::vector<const SafetensorsEntry*> entries;
+  for (const auto& [name, tensor] : made.tensors) {
+    entries.push_back(file.find(name));
+    ASSERT_NE(entries.back(), nullptr) << name;
+    stored.push_back({name, tensor.shape.rank() == 2 ? "I8" : "F32", entries.back()->shape});
+  }
+  for (const auto weights : {std::optional<WeightType>(), std::optional(WeightType::kF32)}) {
+    models::ModelLoader loader;
+    Model again;
+    ASSERT_TRUE(
+        models::ModelLoader::create(made.config, stored, {.weights = weights}, loader).ok());
+    for (const size_t i : loader.needed()) ASSERT_TRUE(loader.give(i, entries[i]->data).ok());
+    ASSERT_TRUE(loader.finish(again).ok());
+    EXPECT_EQ(logits(again), logits(weights ? opened(made.gguf, {.weights = weights}) : model));
+  }
 }
 
 class BlockTest : public ::testing::TestWithParam<Form> {};
@@ -851,11 +884,23 @@ TEST_P(BlockTest, HasTheBitsOfGgml) {
   });
   const auto want = logits(loaded(made.config, made.tensors, {.weights = WeightType::kF32}));
   EXPECT_EQ(logits(opened(made.gguf, {.weights = WeightType::kF32})), want);
-  // By default the weights in memory are int8 or int4.
+  // By default the weights in memory have the numbers of the file.
   const Model usual = opened(made.gguf);
-  const WeightType type = std::string(form.name) == "Q4_0" ? WeightType::kInt4 : WeightType::kInt8;
-  EXPECT_EQ(usual.info().weight_bytes,
-            loaded(made.config, made.tensors, {.weights = type}).info().weight_bytes);
+  const std::map<std::string, WeightType> kept = {
+      {"Q8_0", WeightType::kInt8}, {"Q4_0", WeightType::kInt4}, {"Q4_1", WeightType::kQ4_1},
+      {"Q5_0", WeightType::kQ5_0}, {"Q5_1", WeightType::kQ5_1}, {"Q4_K", WeightType::kQ4_K},
+      {"Q5_K", WeightType::kQ5_K}, {"Q6_K", WeightType::kQ6_K}};
+  int64_t bytes =
+      loaded(made.config, made.tensors, {.weights = WeightType::kInt8}).info().weight_bytes;
+  for (const auto& [name, tensor] : made.tensors) {
+    if (tensor.shape.rank() < 2) continue;
+    bytes += weight_bytes(kept.at(form.name), tensor.shape[0], kWidth) -
+             weight_bytes(WeightType::kInt8, tensor.shape[0], kWidth);
+  }
+  EXPECT_EQ(usual.info().weight_bytes, bytes);
+  EXPECT_EQ(saved(usual, SafetensorsType::kF32),
+            saved(opened(made.gguf, {.weights = WeightType::kF32}), SafetensorsType::kF32));
+  expect_rows_open_again(usual, made);
   float most = 0, error = 0;
   const auto got = logits(usual);
   for (size_t i = 0; i < want.size(); ++i) {
@@ -869,33 +914,70 @@ TEST_P(BlockTest, HasTheBitsOfGgml) {
 INSTANTIATE_TEST_SUITE_P(Types, BlockTest, ::testing::ValuesIn(kForms),
                          [](const auto& given) { return std::string(given.param.name); });
 
+// Q8_0 or Q4_0, as quantize() rounds.
+Bytes blocks_of(const std::vector<float>& numbers, WeightType type, const Dims& shape) {
+  Bytes rows(static_cast<size_t>(weight_bytes(type, shape[0], shape[1])));
+  Context context(1);
+  EXPECT_TRUE(quantize(ConstAnyTensor(numbers.data(), shape), type, rows.data(), context).ok());
+  Bytes blocks;
+  const size_t of_numbers = type == WeightType::kInt8 ? 32 : 16, per_row = kWidth / 32;
+  for (size_t row = 0; row < static_cast<size_t>(shape[0]); ++row) {
+    const std::byte* const from =
+        rows.data() + row * static_cast<size_t>(weight_row_bytes(type, kWidth));
+    for (size_t block = 0; block < per_row; ++block) {
+      uint16_t scale = 0;
+      std::memcpy(&scale, from + 2 * block, 2);
+      Gguf::put(blocks, scale);
+      const std::byte* const first = from + 2 * per_row + block * of_numbers;
+      blocks.insert(blocks.end(), first, first + of_numbers);
+    }
+  }
+  return blocks;
+}
+
 TEST(GgufTest, Q8AndQ4AreUsedAsTheyAre) {
   for (const WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
     std::mt19937 random(2);
     const Small made = small_model([&](Gguf& gguf, const std::string& name, const Dims& shape) {
       std::vector<float> numbers(static_cast<size_t>(shape.elements()));
       for (float& number : numbers) number = static_cast<float>(random() % 1000) * 1e-4F - 0.05F;
-      Bytes rows(static_cast<size_t>(weight_bytes(type, shape[0], shape[1])));
-      Context context(1);
-      EXPECT_TRUE(quantize(ConstAnyTensor(numbers.data(), shape), type, rows.data(), context).ok());
-      Bytes blocks;
-      const size_t of_numbers = type == WeightType::kInt8 ? 32 : 16, per_row = kWidth / 32;
-      for (size_t row = 0; row < static_cast<size_t>(shape[0]); ++row) {
-        const std::byte* const from =
-            rows.data() + row * static_cast<size_t>(weight_row_bytes(type, kWidth));
-        for (size_t block = 0; block < per_row; ++block) {
-          uint16_t scale = 0;
-          std::memcpy(&scale, from + 2 * block, 2);
-          Gguf::put(blocks, scale);
-          const std::byte* const first = from + 2 * per_row + block * of_numbers;
-          blocks.insert(blocks.end(), first, first + of_numbers);
-        }
-      }
-      gguf.add(name, shape, type == WeightType::kInt8 ? 8 : 2, blocks);
+      gguf.add(name, shape, type == WeightType::kInt8 ? 8 : 2, blocks_of(numbers, type, shape));
       return numbers;
     });
     EXPECT_EQ(logits(opened(made.gguf)),
               logits(loaded(made.config, made.tensors, {.weights = type})));
+  }
+}
+
+// Layers have one graph, although the values' matrix has another type in some of them.
+TEST(GgufTest, LayersOfDifferentTypes) {
+  const auto model_of = [](uint32_t type_of_first, models::OpenOptions options) {
+    std::mt19937 random(4);
+    const Small made = small_model(
+        [&](Gguf& gguf, const std::string& name, const Dims& shape) {
+          const bool is_first = name == "blk.0.attn_v.weight";
+          std::vector<float> numbers(static_cast<size_t>(shape.elements()));
+          for (float& number : numbers)
+            number = static_cast<float>(random() % 1000) * 1e-4F - 0.05F;
+          const WeightType type =
+              is_first && type_of_first == 8 ? WeightType::kInt8 : WeightType::kInt4;
+          gguf.add(name, shape, type == WeightType::kInt8 ? 8 : 2, blocks_of(numbers, type, shape));
+          return numbers;
+        },
+        2);
+    return opened(made.gguf, options);
+  };
+  const auto near = [](const std::vector<float>& a, const std::vector<float>& b) {
+    float most = 0, error = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      most = std::max(most, std::abs(b[i]));
+      error = std::max(error, std::abs(a[i] - b[i]));
+    }
+    return error < 0.05F * most;
+  };
+  for (const uint32_t type : {2U, 8U}) {
+    EXPECT_TRUE(
+        near(logits(model_of(type, {})), logits(model_of(type, {.weights = WeightType::kF32}))));
   }
 }
 
@@ -909,6 +991,17 @@ Small f32_model() {
     gguf.add(name, shape, numbers);
     return numbers;
   });
+}
+
+TEST(GgufTest, MemoryHasOnlyTypesThatNumbersCanBecome) {
+  const Small made = f32_model();
+  for (const auto& options : {models::OpenOptions{.weights = WeightType::kQ4_K},
+                              models::OpenOptions{.embedding_weights = WeightType::kQ5_0}}) {
+    Model model;
+    const Status status = open_bytes(made.gguf.file(), options, model);
+    EXPECT_EQ(status.code(), StatusCode::kOption);
+    EXPECT_EQ(status.argument(), "weights");
+  }
 }
 
 TEST(GgufTest, RefusesWhatIsNoWholeFile) {

@@ -11,10 +11,11 @@ import { ROOT } from '../../native/dev/build.mjs';
 /**
  * `aim`: the number of lines that a part should reach. Until then, its ceiling is lowered with every line removed. Models, headers, package
  * and programs grew by what looks into models, steers them by features and trains them, by families, images and encoder–decoder models, by
- * GGUF and convert, by passes over several texts, prefixes, processors of logits and look-up.
+ * GGUF and convert, by passes over several texts, prefixes, processors of logits and look-up; CPU kernels by products with the six other
+ * types of blocks of GGUF files.
  */
 const PARTS = [
-  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
+  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_115, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
   { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 5_960, aim: 4_500 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },

@@ -1,7 +1,7 @@
-// Dot products of blocks of 32 weights in int8 or int4 with activations in int8, see
+// Dot products of blocks of 32 weights in int8 or fewer bits with activations in int8, see
 // multihead/weights.h. A step multiplies as many whole blocks as a vector of bytes holds, at least
 // one, and leaves 32-bit sums in the lanes of its blocks. No sum saturates: activations and int8
-// weights are -127 to 127, int4 weights 0 to 15 here.
+// weights are -127 to 127, the other weights 0 to 63 here.
 #if defined(MULTIHEAD_CPU_GEMM_BLOCK_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_GEMM_BLOCK_DOT_INL_H_
 #undef MULTIHEAD_CPU_GEMM_BLOCK_DOT_INL_H_
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cpu/gemm/weight_blocks.h"
 #include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 #include "multihead/weights.h"
@@ -36,7 +37,14 @@ using DStep = hn::Repartition<float, DI8>;
 using VI8 = hn::Vec<DI8>;
 using VI32 = hn::Vec<DI32>;
 
-constexpr size_t kStepBlocks = kStepBytes == 64 ? 2 : 1;
+// Blocks have 32 bytes in int8, else 16 bytes of four bits each, and more bits elsewhere.
+template <WeightType kType>
+constexpr size_t kBlockBytes = kType == WeightType::kInt8 ? kBlock : kBlock / 2;
+template <WeightType kType>
+constexpr size_t kStepBlocks = HWY_MAX(kStepBytes / kBlockBytes<kType>, 1);
+// Scales of a block: two in Q6_K, of its halves.
+template <WeightType kType>
+constexpr size_t kScales = kType == WeightType::kQ6_K ? 2 : 1;
 
 // The instructions that multiply bytes.
 #define MULTIHEAD_DOT_VNNI (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL)
@@ -47,47 +55,46 @@ constexpr size_t kStepBlocks = kStepBytes == 64 ? 2 : 1;
 #define MULTIHEAD_DOT_RELAXED 0
 #endif
 
-// WebAssembly multiplies 16-bit numbers, except for int4 with relaxed SIMD, whose dot products of
-// bytes need a factor of 0 to 127: for int8 the signs would have to move to x, which takes 1.9
-// times as long. Its instructions that also add to a sum are not used, because the baseline
-// compiler of V8 11 gives wrong results for them.
+// WebAssembly multiplies 16-bit numbers, except for fewer bits than int8 with relaxed SIMD, whose
+// dot products of bytes need a factor of 0 to 127: for int8 the signs would have to move to x,
+// which takes 1.9 times as long. Its instructions that also add to a sum are not used, because the
+// baseline compiler of V8 11 gives wrong results for them.
 template <WeightType kType>
-constexpr bool kWidens = HWY_ARCH_WASM && !(MULTIHEAD_DOT_RELAXED && kType == WeightType::kInt4);
+constexpr bool kWidens = HWY_ARCH_WASM && !(MULTIHEAD_DOT_RELAXED && kType != WeightType::kInt8);
 template <WeightType kType>
 using Quant = std::conditional_t<kWidens<kType>, int16_t, int8_t>;
 
-// The number that is added to a weight in its products: VNNI multiplies unsigned by signed bytes,
-// and the numbers of int4 are stored as 0 to 15.
+// The multiple of a block's scale that is added to its weights in products: VNNI multiplies
+// unsigned by signed bytes, and fewer bits than int8 are stored as 0 to 15 or 31. Types with a
+// least number of their own have it instead of the scale, once.
 template <WeightType kType>
-constexpr int kOffset = kType == WeightType::kInt4 ? 8
-                        : MULTIHEAD_DOT_VNNI       ? 128
-                                                   : 0;
+constexpr int kOffset = has_leasts(kType)            ? 1
+                        : kType == WeightType::kInt8 ? MULTIHEAD_DOT_VNNI * 128
+                                                     : 8 << high_bits(kType);
 
 // Place of activation `column` of a step, in the order of the products.
 template <WeightType kType>
 constexpr size_t place_of(size_t column) {
-  const size_t block = column / kBlock, at = column % kBlock;
-  const size_t half = at / 16, i = at % 16;
-  if constexpr (kType == WeightType::kInt4) {
-    // The low halves of two blocks, then the high halves.
-    if (kStepBlocks == 2) return half * kBlock + block * 16 + i;
-    // Even columns of the low half, of the high half; odd columns of both.
-    if (kWidens<kType>) return i % 2 * 16 + half * 8 + i / 2;
-  }
-  return column;
+  if (kType == WeightType::kInt8) return column;
+  const size_t block = column / kBlock, half = column % kBlock / 16, i = column % 16;
+  // Even columns of the low half, of the high half; odd columns of both.
+  if (kWidens<kType>) return i % 2 * 16 + half * 8 + i / 2;
+  // The low halves of all blocks, then the high halves.
+  return half * kStepBytes + block * 16 + i;
 }
 
 // The scales of a vector of blocks. of_step() returns the scales of one step, each in the lanes of
-// its block's products. With two blocks a step, the scales stay in a register: if they are written
-// to memory and read back at once, decoding in int4 takes 1.17 times as long (SmolLM2-135M's shape,
-// Zen 4).
+// its block's products. With several blocks a step, the scales stay in a register: if they are
+// written to memory and read back at once, decoding in int4 takes 1.17 times as long
+// (SmolLM2-135M's shape, Zen 4).
 template <WeightType kType>
 class StepScales {
  public:
-  static constexpr size_t kSteps = kStepBytes / sizeof(float) / kStepBlocks;
+  static constexpr size_t kLanes = kStepBytes / sizeof(float), kBlocks = kStepBlocks<kType>;
+  static constexpr size_t kSteps = kLanes / kBlocks;
 
   HWY_INLINE void set(hn::Vec<DStep> scales) {
-    if constexpr (kStepBlocks == 2) {
+    if constexpr (kBlocks > 1) {
       scales_ = scales;
     } else {
       hn::Store(scales, DStep(), memory_);
@@ -95,10 +102,11 @@ class StepScales {
   }
   HWY_INLINE hn::Vec<DStep> of_step(size_t step) const {
     const DStep d;
-    if constexpr (kStepBlocks == 2) {
+    if constexpr (kBlocks > 1) {
+      // The block that each lane of products belongs to.
       const DI32 di;
-      const auto block = hn::Load(di, kType == WeightType::kInt8 ? kInt8Blocks : kInt4Blocks);
-      const auto first = hn::Set(di, static_cast<int32_t>(step * kStepBlocks));
+      const auto block = hn::ShiftRight < kSteps == 8 ? 3 : 2 > (hn::Iota(di, 0));
+      const auto first = hn::Set(di, static_cast<int32_t>(step * kBlocks));
       return hn::TableLookupLanes(scales_, hn::IndicesFromVec(d, hn::Add(first, block)));
     } else {
       return hn::Set(d, memory_[step]);
@@ -106,14 +114,8 @@ class StepScales {
   }
 
  private:
-  // The block of a step that each lane of products belongs to.
-  HWY_ALIGN static constexpr int32_t kInt8Blocks[16] = {0, 0, 0, 0, 0, 0, 0, 0,
-                                                        1, 1, 1, 1, 1, 1, 1, 1};
-  HWY_ALIGN static constexpr int32_t kInt4Blocks[16] = {0, 0, 0, 0, 1, 1, 1, 1,
-                                                        0, 0, 0, 0, 1, 1, 1, 1};
-
   hn::Vec<DStep> scales_;
-  alignas(kStepBytes) float memory_[kStepBlocks == 2 ? 1 : kStepBytes / sizeof(float)];
+  alignas(kStepBytes) float memory_[kBlocks > 1 ? 1 : kLanes];
 };
 
 #if MULTIHEAD_DOT_MADDUBS
@@ -142,57 +144,117 @@ HWY_INLINE VI32 sum_of_pairs(hn::Vec<DI16> pairs) {
 #endif
 }
 
-// Products of weights of 0 to 15 by signed bytes, four at a time, added to `sum`.
-[[maybe_unused]] HWY_INLINE VI32 add_products_of_nibbles(hn::Vec<DU8> w, VI8 x, VI32 sum) {
-#if MULTIHEAD_DOT_VNNI
-  return hn::SumOfMulQuadAccumulate(DI32(), w, x, sum);
-#elif MULTIHEAD_DOT_MADDUBS
-  return hn::Add(sum, sum_of_pairs(hn::SatWidenMulPairwiseAdd(DI16(), w, x)));
-#else
-  return add_products_of_bytes(hn::BitCast(DI8(), w), x, sum);
-#endif
-}
-
-// The weights of one step, unpacked once for all rows of activations.
-template <WeightType kType>
-struct StepWeights;
-
 #if HWY_ARCH_WASM
-// Sum of products of 32 pairs of 16-bit numbers.
-HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x) {
-  v128_t sum = wasm_i32x4_dot_i16x8(w[0], wasm_v128_load(x));
-  for (size_t i = 1; i < 4; ++i) {
+// Sum of products of 32 pairs of 16-bit numbers, or of every other eight of them from `first` on.
+HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x, size_t first = 0,
+                            size_t step = 1) {
+  v128_t sum = wasm_i32x4_dot_i16x8(w[first], wasm_v128_load(x + first * 8));
+  for (size_t i = first + step; i < 4; i += step) {
     sum = wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(w[i], wasm_v128_load(x + i * 8)));
   }
   return VI32{sum};
 }
 #endif
 
+// The weights of one step, unpacked once for all rows of activations. `from`: the numbers of
+// `count` blocks, at most kStepBlocks; `bits`: the fifth bits of their low halves, after which
+// every `distance` bytes those of their high halves, and the sixth bits likewise. dot() is that of
+// a whole block, or with two scales of half `half`.
+template <WeightType kType>
+struct StepWeights {
+#if HWY_ARCH_WASM && !MULTIHEAD_DOT_RELAXED
+  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t, const uint8_t* HWY_RESTRICT bits,
+                         size_t distance) {
+    const v128_t bytes = wasm_v128_load(from), mask = wasm_i16x8_const_splat(15);
+    w[0] = wasm_v128_and(bytes, mask);
+    w[1] = wasm_v128_and(wasm_u16x8_shr(bytes, 4), mask);
+    w[2] = wasm_v128_and(wasm_u16x8_shr(bytes, 8), mask);
+    w[3] = wasm_u16x8_shr(bytes, 12);
+    // Bits 0, 2, .. 14 of a half move to bit 14 of the lanes; its odd bits are one higher.
+    const v128_t factor = wasm_i16x8_const(1 << 14, 1 << 12, 1 << 10, 256, 64, 16, 4, 1);
+    for (size_t i = 0; i < 2 * high_bits(kType); ++i, bits += distance) {
+      const auto down = static_cast<uint32_t>(10 - i / 2);
+      const v128_t bit = wasm_i16x8_splat(static_cast<int16_t>(16 << i / 2));
+      const v128_t even = wasm_i16x8_mul(wasm_v128_load16_splat(bits), factor);
+      v128_t &w_even = w[i % 2], &w_odd = w[2 + i % 2];
+      w_even = wasm_v128_or(w_even, wasm_v128_and(wasm_u16x8_shr(even, down), bit));
+      w_odd = wasm_v128_or(w_odd, wasm_v128_and(wasm_u16x8_shr(even, down + 1), bit));
+    }
+  }
+  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x, size_t half) const {
+    return dot_of_wide(w, x, half, kScales<kType>);
+  }
+  v128_t w[4];
+#else
+  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t count,
+                         const uint8_t* HWY_RESTRICT bits, size_t distance) {
+    const DU8 d;
+    const bool whole = kStepBlocks<kType> == 1 || HWY_LIKELY(count == kStepBlocks<kType>);
+    const auto bytes = whole ? hn::LoadU(d, from) : hn::LoadN(d, from, count * kBlock / 2);
+    const auto mask = hn::Set(d, 15);
+    w[0] = hn::And(bytes, mask);
+    w[1] = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(DU16(), bytes))), mask);
+    for (size_t i = 0; i < 2 * high_bits(kType); ++i, bits += distance) {
+      const auto bit = hn::Set(d, static_cast<uint8_t>(16 << i / 2));
+      // One instruction; a compiler makes two of an addition that is not saturated.
+      w[i % 2] = hn::MaskedSatAddOr(w[i % 2], hn::LoadMaskBits(d, bits), w[i % 2], bit);
+    }
+  }
+  HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x, size_t half) const {
+    const DI8 d;
+    VI32 sum = hn::Zero(DI32());
+#if MULTIHEAD_DOT_RELAXED || MULTIHEAD_DOT_MADDUBS
+    // Sums of four products fit in 16 bits.
+    auto pairs = hn::Zero(DI16());
+#endif
+    for (size_t i = half; i < 2; i += kScales<kType>) {
+      const VI8 factor = hn::Load(d, x + i * kStepBytes);
+#if MULTIHEAD_DOT_RELAXED
+      pairs.raw =
+          wasm_i16x8_add(pairs.raw, wasm_i16x8_relaxed_dot_i8x16_i7x16(factor.raw, w[i].raw));
+#elif MULTIHEAD_DOT_MADDUBS
+      pairs = hn::Add(pairs, hn::SatWidenMulPairwiseAdd(DI16(), w[i], factor));
+#elif MULTIHEAD_DOT_VNNI
+      sum = hn::SumOfMulQuadAccumulate(DI32(), w[i], factor, sum);
+#else
+      sum = add_products_of_bytes(hn::BitCast(d, w[i]), factor, sum);
+#endif
+    }
+#if MULTIHEAD_DOT_RELAXED
+    sum.raw = wasm_i32x4_extadd_pairwise_i16x8(pairs.raw);
+#elif MULTIHEAD_DOT_MADDUBS
+    sum = sum_of_pairs(pairs);
+#endif
+    return sum;
+  }
+  hn::Vec<DU8> w[2];
+#endif
+};
+
 template <>
 struct StepWeights<WeightType::kInt8> {
 #if HWY_ARCH_WASM
-  // `count`: number of blocks, at most kStepBlocks.
-  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t) {
+  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t, const uint8_t*, size_t) {
     for (size_t i = 0; i < 4; ++i) w[i] = wasm_i16x8_load8x8(from + i * 8);
   }
-  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x) const { return dot_of_wide(w, x); }
+  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x, size_t) const { return dot_of_wide(w, x); }
   v128_t w[4];
 #else
   static constexpr size_t kVectors = kStepBytes < kBlock ? kBlock / kStepBytes : 1;
 
-  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t count) {
+  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, [[maybe_unused]] size_t count,
+                         const uint8_t*, size_t) {
     const DI8 d;
     const auto* const bytes = reinterpret_cast<const int8_t*>(from);
     for (size_t i = 0; i < kVectors; ++i) {
-      w[i] = kStepBlocks == 1 || HWY_LIKELY(count == kStepBlocks)
-                 ? hn::LoadU(d, bytes + i * kStepBytes)
-                 : hn::LoadN(d, bytes, kBlock);
+      w[i] = kStepBytes < 64 || HWY_LIKELY(count == 2) ? hn::LoadU(d, bytes + i * kStepBytes)
+                                                       : hn::LoadN(d, bytes, kBlock);
 #if MULTIHEAD_DOT_VNNI
       w[i] = hn::Xor(w[i], hn::Set(d, static_cast<int8_t>(-128)));
 #endif
     }
   }
-  HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x) const {
+  HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x, size_t) const {
     const DI8 d;
     VI32 sum = hn::Zero(DI32());
     for (size_t i = 0; i < kVectors; ++i) {
@@ -206,81 +268,6 @@ struct StepWeights<WeightType::kInt8> {
     return sum;
   }
   VI8 w[kVectors];
-#endif
-};
-
-template <>
-struct StepWeights<WeightType::kInt4> {
-#if MULTIHEAD_DOT_RELAXED
-  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t) {
-    const v128_t bytes = wasm_v128_load(from), mask = wasm_i8x16_const_splat(15);
-    low = wasm_v128_and(bytes, mask);
-    high = wasm_v128_and(wasm_u16x8_shr(bytes, 4), mask);
-  }
-  // Sums of four products fit in 16 bits.
-  HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x) const {
-    const v128_t first = wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x), low);
-    const v128_t second = wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x + 16), high);
-    return VI32{wasm_i32x4_extadd_pairwise_i16x8(wasm_i16x8_add(first, second))};
-  }
-  v128_t low, high;
-#elif HWY_ARCH_WASM
-  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t) {
-    const v128_t bytes = wasm_v128_load(from), mask = wasm_i16x8_const_splat(15);
-    w[0] = wasm_v128_and(bytes, mask);
-    w[1] = wasm_v128_and(wasm_u16x8_shr(bytes, 4), mask);
-    w[2] = wasm_v128_and(wasm_u16x8_shr(bytes, 8), mask);
-    w[3] = wasm_u16x8_shr(bytes, 12);
-  }
-  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x) const { return dot_of_wide(w, x); }
-  v128_t w[4];
-#else
-  static constexpr size_t kVectors = kStepBytes < kBlock ? 2 : 1;
-
-  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, [[maybe_unused]] size_t count) {
-    const DU8 d;
-    const auto mask = hn::Set(d, 15);
-    if constexpr (kStepBytes == 16) {
-      const auto bytes = hn::LoadU(d, from);
-      w[0] = hn::And(bytes, mask);
-      w[1] = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(DU16(), bytes))), mask);
-    } else {
-      // Both halves of the vector hold the same bytes, shifted by 0 and by 4 bits.
-      const DU32 d32;
-      const auto bytes = hn::BitCast(d32, both_halves(from, count));
-      const auto shift = hn::ConcatUpperLower(d32, hn::Set(d32, 4), hn::Zero(d32));
-      w[0] = hn::And(hn::BitCast(d, hn::Shr(bytes, shift)), mask);
-    }
-  }
-  HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x) const {
-    const DI8 d;
-#if MULTIHEAD_DOT_MADDUBS
-    // All products of a byte pair and of both vectors fit in 16 bits.
-    auto pairs = hn::SatWidenMulPairwiseAdd(DI16(), w[0], hn::Load(d, x));
-    for (size_t i = 1; i < kVectors; ++i) {
-      pairs =
-          hn::Add(pairs, hn::SatWidenMulPairwiseAdd(DI16(), w[i], hn::Load(d, x + i * kStepBytes)));
-    }
-    return sum_of_pairs(pairs);
-#else
-    VI32 sum = hn::Zero(DI32());
-    for (size_t i = 0; i < kVectors; ++i) {
-      sum = add_products_of_nibbles(w[i], hn::Load(d, x + i * kStepBytes), sum);
-    }
-    return sum;
-#endif
-  }
-  hn::Vec<DU8> w[kVectors];
-
- private:
-  static HWY_INLINE hn::Vec<DU8> both_halves(const uint8_t* HWY_RESTRICT from, size_t count) {
-    const DU8 d;
-    const hn::Half<DU8> half;
-    const auto bytes = kStepBlocks == 1 || HWY_LIKELY(count == kStepBlocks)
-                           ? hn::LoadU(half, from)
-                           : hn::LoadN(half, from, kBlock / 2);
-    return hn::Combine(d, bytes, bytes);
-  }
 #endif
 };
 

@@ -184,32 +184,46 @@ void quantize(const NumberRows& rows, WeightType type, std::byte* to, int64_t fi
   }
 }
 
-HWY_INLINE void dequantize_int8(const std::byte* numbers, size_t index, float scale,
-                                float* HWY_RESTRICT block) {
-  const DB d;
-  const hn::Rebind<int8_t, DB> d8;
-  const auto* const from = reinterpret_cast<const int8_t*>(numbers) + index * kBlock;
-  const VB factor = hn::Set(d, scale);
-  for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
-    const auto wide = hn::PromoteTo(hn::RebindToSigned<DB>(), hn::LoadU(d8, from + i));
-    hn::StoreU(hn::Mul(hn::ConvertTo(d, wide), factor), d, block + i);
-  }
-}
-
-HWY_INLINE void dequantize_int4(const std::byte* numbers, size_t index, float scale,
-                                float* HWY_RESTRICT block) {
+// Writes half of block b of a row, that of lower or higher columns.
+HWY_INLINE void dequantize_half(WeightType type, const uint8_t* row, size_t blocks, size_t b,
+                                size_t half, float* HWY_RESTRICT to) {
   const hn::CappedTag<float, kBlock / 2> d;
   const hn::RebindToSigned<decltype(d)> di;
+  const RowParts parts = row_parts(type, blocks);
+  const bool shares = shares_scales(type), has_least = has_leasts(type);
+  const auto scale_at = [&](size_t place, size_t which) {
+    const auto* const scales = reinterpret_cast<const Float16*>(row + place);
+    if (!shares) return rules::to_float(scales[b]);
+    const auto factor = static_cast<int8_t>(row[parts.factors + which * blocks + b]);
+    return rules::to_float(scales[b / 8]) * static_cast<float>(factor);
+  };
+  const auto scale = hn::Set(d, scale_at(0, has_least ? 0 : half));
+  const float second = has_least ? scale_at(parts.leasts, 1) : 0.0F;
+  const auto least = hn::Set(d, shares ? second : -second);
+  const auto write = [&](size_t i, auto integers) HWY_ATTR {
+    // The product is exact, or nothing is subtracted: it does not matter if the two are fused.
+    hn::StoreU(hn::Sub(hn::Mul(hn::ConvertTo(d, integers), scale), least), d, to + i);
+  };
+  if (type == WeightType::kInt8) {
+    const hn::Rebind<int8_t, decltype(d)> d8;
+    const auto* const from =
+        reinterpret_cast<const int8_t*>(row + parts.numbers) + (2 * b + half) * kBlock / 2;
+    for (size_t i = 0; i < kBlock / 2; i += hn::Lanes(d))
+      write(i, hn::PromoteTo(di, hn::LoadU(d8, from + i)));
+    return;
+  }
   const hn::Rebind<uint8_t, decltype(d)> d8;
-  const auto* const from = reinterpret_cast<const uint8_t*>(numbers) + index * kBlock / 2;
-  const auto factor = hn::Set(d, scale);
-  const auto zero = hn::Set(di, 8);
+  const auto middle = hn::Set(di, has_least ? 0 : 8 << high_bits(type));
   for (size_t i = 0; i < kBlock / 2; i += hn::Lanes(d)) {
-    const auto pair = hn::PromoteTo(di, hn::LoadU(d8, from + i));
-    const auto low = hn::Sub(hn::And(pair, hn::Set(di, 15)), zero);
-    const auto high = hn::Sub(hn::ShiftRight<4>(pair), zero);
-    hn::StoreU(hn::Mul(hn::ConvertTo(d, low), factor), d, block + i);
-    hn::StoreU(hn::Mul(hn::ConvertTo(d, high), factor), d, block + kBlock / 2 + i);
+    const auto pair = hn::PromoteTo(di, hn::LoadU(d8, row + parts.numbers + b * kBlock / 2 + i));
+    auto number = half == 0 ? hn::And(pair, hn::Set(di, 15)) : hn::ShiftRight<4>(pair);
+    for (size_t place = 0; place < high_bits(type); ++place) {
+      const uint8_t* const bits = row + parts.bits + 2 * ((2 * place + half) * blocks + b);
+      const auto moved = hn::Set(di, (bits[0] | bits[1] << 8) << (4 + place));
+      const auto own = hn::Shr(moved, hn::Iota(di, static_cast<int>(i)));
+      number = hn::Or(number, hn::And(own, hn::Set(di, 16 << place)));
+    }
+    write(i, hn::Sub(number, middle));
   }
 }
 
@@ -217,17 +231,16 @@ void dequantize(const WeightMatrix& weight, int64_t first, int64_t end, float* H
                 int64_t stride) {
   const auto blocks = static_cast<size_t>(weight_blocks(weight.columns));
   const size_t whole = static_cast<size_t>(weight.columns) / kBlock;
-  const auto dequantize_block =
-      weight.type == WeightType::kInt8 ? dequantize_int8 : dequantize_int4;
   for (int64_t row = first; row < end; ++row, to += stride) {
-    const auto* const scales = static_cast<const Float16*>(weight.part(row, 1).data);
-    const auto* const numbers = reinterpret_cast<const std::byte*>(scales + blocks);
-    for (size_t b = 0; b < whole; ++b) {
-      dequantize_block(numbers, b, rules::to_float(scales[b]), to + b * kBlock);
-    }
+    const auto* const from = static_cast<const uint8_t*>(weight.part(row, 1).data);
+    const auto dequantize_block = [&](size_t b, float* block) HWY_ATTR {
+      dequantize_half(weight.type, from, blocks, b, 0, block);
+      dequantize_half(weight.type, from, blocks, b, 1, block + kBlock / 2);
+    };
+    for (size_t b = 0; b < whole; ++b) dequantize_block(b, to + b * kBlock);
     if (whole == blocks) continue;
     HWY_ALIGN float last[kBlock];
-    dequantize_block(numbers, whole, rules::to_float(scales[whole]), last);
+    dequantize_block(whole, last);
     std::copy_n(last, static_cast<size_t>(weight.columns) % kBlock, to + whole * kBlock);
   }
 }

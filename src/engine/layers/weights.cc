@@ -54,8 +54,7 @@ int64_t limit_of(WeightType type) {
       return 127 * kLeastInfinite;
     case WeightType::kInt4:
       return 8 * kLeastInfinite;
-    case WeightType::kF32:
-    case WeightType::kBF16:
+    default:
       break;
   }
   return 0;
@@ -126,7 +125,7 @@ Status quantize_matrix(const ConstAnyTensor& from, WeightType type, void* to, Co
 
 Status dequantize_listed(const WeightMatrix& weight, std::span<const int32_t> rows,
                          const Tensor& to) {
-  MULTIHEAD_TRY(validate_enumerator(Name::kType, weight.type, WeightType::kInt4));
+  MULTIHEAD_TRY(validate_enumerator(Name::kType, weight.type, WeightType::kQ6_K));
   MULTIHEAD_TRY(validate_rank(Name::kWeight, Axes::kLinearWeight, tensor_of(weight), 2));
   MULTIHEAD_TRY(validate_exact(Name::kTo, Axes::kRows, to,
                                {static_cast<int64_t>(rows.size()), weight.columns}));
@@ -213,7 +212,7 @@ struct WeightCall {
 // Makes all checks. `outputs`: rows of the whole matrix, of which call.weight may be a share.
 Status check(const WeightCall& call, int64_t outputs) {
   const auto& [x, weight, bias, y] = call;
-  MULTIHEAD_TRY(validate_enumerator(Name::kType, weight.type, WeightType::kInt4));
+  MULTIHEAD_TRY(validate_enumerator(Name::kType, weight.type, WeightType::kQ6_K));
   ConstAnyTensor whole = tensor_of(weight);
   whole.shape[0] = outputs;
   MULTIHEAD_TRY(validate_linear(x, whole, bias, y));

@@ -14,14 +14,14 @@
 namespace multihead::models {
 namespace {
 
-// Rows of int8 and int4 with their scales in the order of files.
-ConstAnyTensor in_order_of_files(ConstAnyTensor tensor, int64_t columns,
+// Rows of blocks with their scales in the order of files.
+ConstAnyTensor in_order_of_files(ConstAnyTensor tensor, const WeightMatrix& matrix,
                                  std::vector<std::vector<std::byte>>& turned) {
   if (rules::kOrderOfFiles || tensor.dtype != DType::kInt8) return tensor;
   const auto* const from = static_cast<const std::byte*>(tensor.data);
   std::vector<std::byte>& bytes = turned.emplace_back(from, from + tensor.shape.elements());
   for (int64_t row = 0; row < tensor.shape[0]; ++row)
-    turn_scales(bytes.data() + row * tensor.shape[1], columns);
+    turn_scales(matrix.type, bytes.data() + row * tensor.shape[1], matrix.columns);
   tensor.data = bytes.data();
   return tensor;
 }
@@ -48,7 +48,7 @@ Status save(const Model& model, SafetensorsType type, To& to) {
       if (is_dense) continue;
       const bool keeps = type == SafetensorsType::kAsGiven;
       if (const ConstAnyTensor same = as_in_memory(stored); keeps && same.data != nullptr) {
-        dict.emplace(stored.name, in_order_of_files(same, stored.matrix->columns, turned));
+        dict.emplace(stored.name, in_order_of_files(same, *stored.matrix, turned));
         continue;
       }
       float* const to_values =

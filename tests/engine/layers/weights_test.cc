@@ -29,6 +29,13 @@ using testing::Random;
 constexpr WeightType kWeightTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
                                        WeightType::kInt8, WeightType::kInt4};
 constexpr WeightType kBlockWeightTypes[] = {WeightType::kInt8, WeightType::kInt4};
+// Types that quantize() does not make.
+constexpr WeightType kFileTypes[] = {WeightType::kQ5_0, WeightType::kQ4_1, WeightType::kQ5_1,
+                                     WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K};
+constexpr WeightType kAllTypes[] = {WeightType::kF32,  WeightType::kF16,  WeightType::kBF16,
+                                    WeightType::kInt8, WeightType::kInt4, WeightType::kQ5_0,
+                                    WeightType::kQ4_1, WeightType::kQ5_1, WeightType::kQ4_K,
+                                    WeightType::kQ5_K, WeightType::kQ6_K};
 
 // The memory of a matrix, with bytes behind it that must not be written. Its address is no multiple
 // of more than 4.
@@ -66,6 +73,78 @@ StoredWeights stored_weights(const std::vector<float>& numbers, WeightType type,
   const Status status =
       quantize(ConstTensor(numbers.data(), {rows, columns}), type, stored.data(), context);
   EXPECT_TRUE(status.ok()) << status.message();
+  return stored;
+}
+
+// A row of a type of files, and its numbers by the definition in the header.
+class FileRow {
+ public:
+  FileRow(WeightType type, int64_t columns, std::byte* row)
+      : name_(name_of(type)),
+        blocks_(static_cast<size_t>((columns + 31) / 32)),
+        scales_(k_ ? (blocks_ + 7) / 8 : blocks_),
+        factors_((has_e_ ? 4 : 2) * scales_),
+        bits_(factors_ + (k_ ? 2 * blocks_ : 0)),
+        numbers_(bits_ + 4 * high_ * blocks_),
+        row_(row) {}
+
+  void fill(Random& random, float size) {
+    for (size_t at = factors_; at < numbers_ + 16 * blocks_; ++at)
+      row_[at] = static_cast<std::byte>(random.integer(0, 255));
+    if (k_ && has_e_) {
+      for (size_t at = factors_; at < bits_; ++at) row_[at] &= std::byte{63};
+    }
+    for (size_t at = 0; at < factors_ / 2; ++at) {
+      // Scales may be negative; what blocks subtract is about half of their numbers.
+      const float most = at < scales_ ? size : 8 * size;
+      const Float16 half = rules::to_float16(random.floats(1, -most, most)[0]);
+      std::memcpy(row_ + 2 * at, &half, sizeof(half));
+    }
+  }
+
+  float weight(size_t column) const {
+    const size_t b = column / 32, i = column % 32, half = i / 16;
+    const int pair = byte(numbers_ + 16 * b + i % 16);
+    int q = half == 0 ? pair % 16 : pair / 16;
+    for (size_t place = 0; place < high_; ++place) {
+      const size_t at = bits_ + (2 * place + half) * 2 * blocks_ + 2 * b + i % 16 / 8;
+      q += (16 << place) * (byte(at) >> (i % 8) & 1);
+    }
+    if (!has_e_) q -= 8 << high_;
+    float d = scale(k_ ? b / 8 : b);
+    if (k_)
+      d *= static_cast<float>(
+          static_cast<int8_t>(byte(factors_ + b + (has_e_ ? 0 : half * blocks_))));
+    const float product = d * static_cast<float>(q);
+    if (!has_e_) return product;
+    const float e = scale(scales_ + (k_ ? b / 8 : b));
+    if (!k_) return product + e;
+    const float least = e * static_cast<float>(byte(factors_ + blocks_ + b));
+    return product - least;
+  }
+
+ private:
+  int byte(size_t at) const { return static_cast<int>(row_[at]); }
+  float scale(size_t index) const {
+    Float16 value;
+    std::memcpy(&value, row_ + 2 * index, sizeof(value));
+    return rules::to_float(value);
+  }
+
+  std::string name_;
+  bool k_ = name_.ends_with("_k"), has_e_ = name_.ends_with("_1") || (k_ && name_ != "q6_k");
+  size_t high_ = name_ == "q6_k" ? 2 : name_.starts_with("q5") ? 1 : 0;
+  size_t blocks_, scales_, factors_, bits_, numbers_;
+  std::byte* row_;
+};
+
+StoredWeights file_weights(Random& random, WeightType type, int64_t rows, int64_t columns,
+                           float size = 1.0F) {
+  StoredWeights stored(type, rows, columns);
+  for (int64_t row = 0; row < rows && columns > 0; ++row) {
+    auto* const at = static_cast<std::byte*>(stored.data()) + row * weight_row_bytes(type, columns);
+    FileRow(type, columns, at).fill(random, size);
+  }
   return stored;
 }
 
@@ -113,7 +192,7 @@ double weight_error_bound(WeightType type, double weight, double largest) {
       return std::abs(weight) * 0x1p-8 + 0x1p-134;
     case WeightType::kInt8:
       return largest * 0.00396 + 0x1p-24;
-    case WeightType::kInt4:
+    default:
       break;
   }
   return largest * 0.1255 + 0x1p-22;
@@ -136,6 +215,13 @@ TEST(Weights, BytesOfAMatrix) {
   EXPECT_EQ(weight_bytes(WeightType::kInt8, 3, 65), 3 * 3 * 34);
   EXPECT_EQ(weight_bytes(WeightType::kInt4, 3, 64), 3 * 2 * 18);
   EXPECT_EQ(weight_bytes(WeightType::kInt4, 49152, 576), 49152 * 18 * 18);
+  EXPECT_EQ(weight_bytes(WeightType::kQ5_0, 3, 65), 3 * 3 * 22);
+  EXPECT_EQ(weight_bytes(WeightType::kQ4_1, 3, 65), 3 * 3 * 20);
+  EXPECT_EQ(weight_bytes(WeightType::kQ5_1, 3, 65), 3 * 3 * 24);
+  EXPECT_EQ(weight_bytes(WeightType::kQ4_K, 3, 512), 3 * 2 * 148);
+  EXPECT_EQ(weight_bytes(WeightType::kQ6_K, 3, 512), 3 * 2 * 210);
+  EXPECT_EQ(weight_bytes(WeightType::kQ5_K, 3, 512), 3 * 2 * 180);
+  EXPECT_EQ(weight_bytes(WeightType::kQ5_K, 3, 257), 3 * (9 * 22 + 2 * 4));
 }
 
 // A row is its scales, then its numbers.
@@ -187,6 +273,29 @@ TEST_P(WeightsOnTarget, BlocksFollowTheirDefinition) {
       for (int64_t c = 0; c < 32; ++c) {
         ASSERT_EQ(got[static_cast<size_t>(row * 32 + c)], expected[static_cast<size_t>(c)])
             << name_of(type) << ", block " << row << ", column " << c;
+      }
+    }
+  }
+}
+
+// With scales of usual size, of subnormal halves, and of the largest.
+TEST_P(WeightsOnTarget, BlocksOfFilesFollowTheirDefinition) {
+  Random random(1);
+  for (const WeightType type : kFileTypes) {
+    for (const float size : {1e-3F, 0x1p-20F, 8000.0F}) {
+      for (const int64_t columns : {1, 31, 32, 100, 256, 257, 576, 1000}) {
+        StoredWeights stored = file_weights(random, type, 5, columns, size);
+        const std::vector<float> got = weights_as_floats(stored.matrix());
+        for (int64_t row = 0; row < 5; ++row) {
+          const FileRow expected(
+              type, columns,
+              static_cast<std::byte*>(stored.data()) + row * weight_row_bytes(type, columns));
+          for (int64_t c = 0; c < columns; ++c) {
+            ASSERT_EQ(got[static_cast<size_t>(row * columns + c)],
+                      expected.weight(static_cast<size_t>(c)))
+                << name_of(type) << ", " << columns << " columns, row " << row << ", column " << c;
+          }
+        }
       }
     }
   }
@@ -308,6 +417,7 @@ struct WeightCase {
   int64_t rows, in, out;
   int64_t x_gap = 0, y_gap = 0;  // elements between two rows
   bool with_bias = true;
+  float weight_size = 0.01F;  // of scales of files
 
   std::string description(uint64_t seed) const {
     return "seed " + std::to_string(seed) + ": " + std::to_string(rows) + " x " +
@@ -377,6 +487,8 @@ class WeightInputs {
 
  private:
   StoredWeights weights() {
+    if (c_.type > WeightType::kInt4)
+      return file_weights(random_, c_.type, c_.out, c_.in, c_.weight_size);
     std::vector<float> numbers = random_.floats(c_.out * c_.in);
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] *= 1.0F + static_cast<float>(i / 32 % 3);
     return stored_weights(numbers, c_.type, c_.out, c_.in);
@@ -394,9 +506,9 @@ bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST_P(WeightsOnTarget, ProductsEqualThoseInDouble) {
-  for (uint64_t seed = 1; seed <= 150; ++seed) {
+  for (uint64_t seed = 1; seed <= 330; ++seed) {
     Random random(seed);
-    const WeightCase which{.type = kWeightTypes[random.integer(0, 4)],
+    const WeightCase which{.type = kAllTypes[random.integer(0, 10)],
                            .rows = random.integer(0, random.chance(0.7) ? 9 : 70),
                            .in = random.integer(0, random.chance(0.5) ? 70 : 300),
                            .out = random.integer(0, random.chance(0.5) ? 20 : 150),
@@ -414,7 +526,7 @@ TEST_P(WeightsOnTarget, ProductsEqualThoseInDouble) {
 
 // Shapes beyond the blocks of the kernels, and enough work for several threads.
 TEST_P(WeightsOnTarget, LargeProductsEqualThoseInDouble) {
-  for (const WeightType type : kWeightTypes) {
+  for (const WeightType type : kAllTypes) {
     for (const WeightCase& which : {WeightCase{type, 1, 1536, 577}, WeightCase{type, 3, 2177, 90},
                                     WeightCase{type, 8, 96, 515}, WeightCase{type, 50, 1601, 70}}) {
       SCOPED_TRACE(which.description(1));
@@ -429,7 +541,8 @@ TEST_P(WeightsOnTarget, LargeProductsEqualThoseInDouble) {
 
 // The bits of a row do not depend on the rows beside it.
 TEST_P(WeightsOnTarget, FewRowsAreIndependent) {
-  for (const WeightType type : kBlockWeightTypes) {
+  for (const WeightType type : kAllTypes) {
+    if (type < WeightType::kInt8) continue;
     const WeightInputs inputs({.type = type, .rows = kFewWeightRows, .in = 205, .out = 83}, 1);
     const std::vector<float> all = inputs.run(one_);
     for (int64_t first = 0; first < kFewWeightRows; ++first) {
@@ -445,7 +558,7 @@ TEST_P(WeightsOnTarget, FewRowsAreIndependent) {
 
 // A number that is not finite makes all results of its own row not finite, and no others.
 TEST_P(WeightsOnTarget, NonFiniteNumbersStayInTheirRow) {
-  for (const WeightType type : kWeightTypes) {
+  for (const WeightType type : kAllTypes) {
     for (const int64_t rows : {1, 3, 8, 41}) {
       for (const float value : {kNaN, kInf, -kInf}) {
         SCOPED_TRACE(std::string(name_of(type)) + ", rows " + std::to_string(rows));
@@ -471,7 +584,8 @@ TEST_P(WeightsOnTarget, NonFiniteNumbersStayInTheirRow) {
 
 // The largest and the smallest rows of x; rows of zeros.
 TEST_P(WeightsOnTarget, RowsOfAnySize) {
-  for (const WeightType type : kBlockWeightTypes) {
+  for (const WeightType type : kAllTypes) {
+    if (type < WeightType::kInt8) continue;
     for (const float size : {0.0F, 1e-42F, 1e-37F, 1e-30F, 1e30F}) {
       WeightInputs inputs({.type = type, .rows = 2, .in = 70, .out = 9, .with_bias = false}, 1);
       for (int64_t k = 0; k < 70; ++k) {
@@ -480,6 +594,20 @@ TEST_P(WeightsOnTarget, RowsOfAnySize) {
       }
       inputs.expect_product(inputs.run(one_));
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Scales of subnormal halves and of the largest.
+TEST_P(WeightsOnTarget, ProductsWithScalesOfAnySize) {
+  for (const WeightType type : kFileTypes) {
+    for (const float size : {0.0F, 0x1p-20F, 8000.0F}) {
+      for (int64_t rows = 1; rows <= kFewWeightRows; ++rows) {
+        WeightInputs inputs({.type = type, .rows = rows, .in = 300, .out = 17, .weight_size = size},
+                            1);
+        inputs.expect_product(inputs.run(one_));
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
@@ -528,8 +656,9 @@ TEST_P(WeightsOnTarget, SameBitsOnAnyNumberOfThreads) {
 TEST(Weights, PartsOfAMatrix) {
   Random random(1);
   const std::vector<float> numbers = random.floats(9 * 40);
-  for (const WeightType type : kWeightTypes) {
-    const StoredWeights stored = stored_weights(numbers, type, 9, 40);
+  for (const WeightType type : kAllTypes) {
+    const StoredWeights stored = type > WeightType::kInt4 ? file_weights(random, type, 9, 40)
+                                                          : stored_weights(numbers, type, 9, 40);
     const std::vector<float> all = weights_as_floats(stored.matrix());
     const std::vector<float> some = weights_as_floats(stored.matrix().part(2, 3));
     EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + 2 * 40)) << name_of(type);
@@ -560,7 +689,7 @@ TEST(Weights, RefusesWrongArguments) {
   std::vector<float> floats(400, 1.0F), results(400, kUntouched);
   const StoredWeights stored = stored_weights(floats, WeightType::kInt8, 4, 40);
   const WeightMatrix weight = stored.matrix();
-  const auto wrong_type = static_cast<WeightType>(5);
+  const auto wrong_type = static_cast<WeightType>(11);
   const auto multiply = [&](const Dims& x, const WeightMatrix& matrix, const Dims& bias,
                             const Dims& y) {
     return linear({floats.data(), x}, matrix,
@@ -583,6 +712,7 @@ TEST(Weights, RefusesWrongArguments) {
   EXPECT_EQ(store({4, 40}, WeightType::kInt4, results.data()), "");
   EXPECT_EQ(store({40}, WeightType::kInt4, results.data()), "from");
   EXPECT_EQ(store({4, 40}, wrong_type, results.data()), "type");
+  EXPECT_EQ(store({4, 40}, WeightType::kQ5_0, results.data()), "type");
   EXPECT_EQ(store({4, 40}, WeightType::kInt4, nullptr), "to");
 
   const auto read = [&](const WeightMatrix& matrix, const std::vector<int32_t>& rows,
