@@ -42,8 +42,9 @@ uint32_t unit_columns(WeightType type) {
       return 16;
     case WeightType::kInt4:
       return 32;
+    default:  // has no kernel, see DeviceModel::create()
+      return 0;
   }
-  return 0;
 }
 
 uint32_t type_constant(const MatrixForm& matrix) { return static_cast<uint32_t>(matrix.type); }

@@ -52,8 +52,9 @@ float number_of(const MatrixForm& form, const std::vector<uint32_t>& words, uint
       const uint8_t both = bytes[column / 32 * 16 + of_block % 16];
       return static_cast<float>((of_block < 16 ? both & 15 : both >> 4) - 8) * scale();
     }
+    default:
+      return 0;
   }
-  return 0;
 }
 
 TEST(GpuOperations, PackedRowsAreTheMatrix) {
