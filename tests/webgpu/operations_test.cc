@@ -146,8 +146,9 @@ TEST(GpuOperations, APlanIsAppendedWithItsDataAndScratch) {
   webgpu::Plan part;
   part.data = {7, 8};
   part.scratch = {16};
-  part.dispatches.push_back(
-      {.kernel = webgpu::Kernel::kNorm, .bindings = {{0, 64, 4}, {1, 0, 2}, {2, 0, 16}}});
+  part.dispatches.push_back({.kernel = webgpu::Kernel::kNorm,
+                             .bindings = {{0, 64, 4}, {1, 0, 2}, {2, 0, 16}},
+                             .parameters = {}});
   const uint64_t operands[] = {64, 256};
   Builder builder(device, operands, 0);
   EXPECT_EQ(builder.data(std::vector<uint32_t>{1}), 0U);
