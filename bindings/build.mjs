@@ -65,6 +65,8 @@ const groups = [
   { name: 'model_opener', test: /src.models.(open|save)\.ts$/ },
   { name: 'pool_creator', test: /src.pool.creator\.ts$/ },
 ];
+/** Chunks that are not named after the module with which they begin. */
+const chunkNames = { open: 'gpu_device', loader: 'model_gpu' };
 const built = (build, extension) => join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
 
 function fail(...lines) {
@@ -168,7 +170,7 @@ async function bundle(names, { format, groups, external = [], minify = false }) 
     minify,
     // Pages without a bundler load the modules as they are: comments would be 11 kB more in Brotli for `multihead`.
     comments: { legal: true, annotation: true, jsdoc: false },
-    chunkFileNames: ({ name }) => `${name.replace('built_', '').replaceAll('-', '_')}.js`,
+    chunkFileNames: ({ name }) => `${chunkNames[name] ?? name.replace('built_', '').replaceAll('-', '_')}.js`,
     codeSplitting: groups !== undefined && { groups },
   });
   await bundle.close();
