@@ -149,6 +149,7 @@ HWY_INLINE VI32 sum_of_pairs(hn::Vec<DI16> pairs) {
 HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x, size_t first = 0,
                             size_t step = 1) {
   v128_t sum = wasm_i32x4_dot_i16x8(w[first], wasm_v128_load(x + first * 8));
+  HWY_UNROLL(4)
   for (size_t i = first + step; i < 4; i += step) {
     sum = wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(w[i], wasm_v128_load(x + i * 8)));
   }
@@ -172,6 +173,7 @@ struct StepWeights {
     w[3] = wasm_u16x8_shr(bytes, 12);
     // Bits 0, 2, .. 14 of a half move to bit 14 of the lanes; its odd bits are one higher.
     const v128_t factor = wasm_i16x8_const(1 << 14, 1 << 12, 1 << 10, 256, 64, 16, 4, 1);
+    HWY_UNROLL(4)
     for (size_t i = 0; i < 2 * high_bits(kType); ++i, bits += distance) {
       const auto down = static_cast<uint32_t>(10 - i / 2);
       const v128_t bit = wasm_i16x8_splat(static_cast<int16_t>(16 << i / 2));
@@ -194,6 +196,7 @@ struct StepWeights {
     const auto mask = hn::Set(d, 15);
     w[0] = hn::And(bytes, mask);
     w[1] = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(DU16(), bytes))), mask);
+    HWY_UNROLL(4)
     for (size_t i = 0; i < 2 * high_bits(kType); ++i, bits += distance) {
       const auto bit = hn::Set(d, static_cast<uint8_t>(16 << i / 2));
       // One instruction; a compiler makes two of an addition that is not saturated.
@@ -207,7 +210,9 @@ struct StepWeights {
     // Sums of four products fit in 16 bits.
     auto pairs = hn::Zero(DI16());
 #endif
-    for (size_t i = half; i < 2; i += kScales<kType>) {
+    HWY_UNROLL(2)
+    for (size_t i = 0; i < 2; ++i) {
+      if (kScales<kType> == 2 && i != half) continue;
       const VI8 factor = hn::Load(d, x + i * kStepBytes);
 #if MULTIHEAD_DOT_RELAXED
       pairs.raw =
