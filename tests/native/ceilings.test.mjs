@@ -15,7 +15,7 @@ import { ROOT } from '../../native/dev/build.mjs';
  * types of blocks of GGUF files.
  */
 const PARTS = [
-  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_105, aim: 10_000 },
+  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_110, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_600, aim: 11_000 },

@@ -203,10 +203,18 @@ struct StepWeights {
       w[i % 2] = hn::MaskedSatAddOr(w[i % 2], hn::LoadMaskBits(d, bits), w[i % 2], bit);
     }
   }
+#if MULTIHEAD_DOT_RELAXED
+  // Sums of four products fit in 16 bits.
+  HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x, size_t) const {
+    const v128_t first = wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x), w[0].raw);
+    const v128_t second = wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x + 16), w[1].raw);
+    return VI32{wasm_i32x4_extadd_pairwise_i16x8(wasm_i16x8_add(first, second))};
+  }
+#else
   HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x, size_t half) const {
     const DI8 d;
     VI32 sum = hn::Zero(DI32());
-#if MULTIHEAD_DOT_RELAXED || MULTIHEAD_DOT_MADDUBS
+#if MULTIHEAD_DOT_MADDUBS
     // Sums of four products fit in 16 bits.
     auto pairs = hn::Zero(DI16());
 #endif
@@ -214,10 +222,7 @@ struct StepWeights {
     for (size_t i = 0; i < 2; ++i) {
       if (kScales<kType> == 2 && i != half) continue;
       const VI8 factor = hn::Load(d, x + i * kStepBytes);
-#if MULTIHEAD_DOT_RELAXED
-      pairs.raw =
-          wasm_i16x8_add(pairs.raw, wasm_i16x8_relaxed_dot_i8x16_i7x16(factor.raw, w[i].raw));
-#elif MULTIHEAD_DOT_MADDUBS
+#if MULTIHEAD_DOT_MADDUBS
       pairs = hn::Add(pairs, hn::SatWidenMulPairwiseAdd(DI16(), w[i], factor));
 #elif MULTIHEAD_DOT_VNNI
       sum = hn::SumOfMulQuadAccumulate(DI32(), w[i], factor, sum);
@@ -225,13 +230,12 @@ struct StepWeights {
       sum = add_products_of_bytes(hn::BitCast(d, w[i]), factor, sum);
 #endif
     }
-#if MULTIHEAD_DOT_RELAXED
-    sum.raw = wasm_i32x4_extadd_pairwise_i16x8(pairs.raw);
-#elif MULTIHEAD_DOT_MADDUBS
+#if MULTIHEAD_DOT_MADDUBS
     sum = sum_of_pairs(pairs);
 #endif
     return sum;
   }
+#endif
   hn::Vec<DU8> w[2];
 #endif
 };
