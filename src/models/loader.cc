@@ -1006,7 +1006,7 @@ struct ModelLoader::State {
       return {};
     }
     if (part.matrix != nullptr && has_stored_blocks(part.stored) && !part.is_rows() &&
-        same_type(part.stored) == part.matrix->type) {
+        packed_type(part.stored) == part.matrix->type) {
       std::byte* memory = nullptr;
       MULTIHEAD_TRY(allocate(*part.matrix, memory));
       const int64_t row_bytes = weight_row_bytes(part.matrix->type, part.columns);

@@ -44,7 +44,7 @@ std::pair<unsigned, unsigned> scales_of(const std::byte* from, int64_t j) {
 
 // Writes parts of a row of `blocks` blocks: scales, fifth bits and numbers follow one another.
 void pack_small(Stored type, const std::byte* row, size_t blocks, std::byte* to) {
-  const WeightType same = same_type(type);
+  const WeightType same = packed_type(type);
   const size_t bytes = form_of(type).bytes, bits = 2 * cpu::high_bits(same);
   const size_t scales = cpu::has_leasts(same) ? 4 : 2, of_numbers = bytes - scales - 2 * bits;
   const cpu::RowParts at = cpu::row_parts(same, blocks);
@@ -72,7 +72,7 @@ unsigned number_of(Stored type, const std::byte* block, int64_t part, int64_t i)
 }
 
 void pack_k(Stored type, const std::byte* row, size_t blocks, std::byte* to) {
-  const WeightType same = same_type(type);
+  const WeightType same = packed_type(type);
   const cpu::RowParts at = cpu::row_parts(same, blocks);
   for (size_t block = 0; block < blocks; ++block) {
     const auto part = static_cast<int64_t>(block % 8);
@@ -111,13 +111,19 @@ std::optional<Stored> stored_type(std::string_view name) {
   return std::nullopt;
 }
 
-WeightType same_type(Stored type) {
+WeightType packed_type(Stored type) {
   using enum WeightType;
   // In the order of Stored.
   constexpr WeightType kSame[] = {kInt8, kF32,  kF16,  kBF16, kF32,  kInt4, kQ4_1,
                                   kQ5_0, kQ5_1, kInt8, kQ4_K, kQ5_K, kQ6_K, kInt8,
                                   kInt4, kQ5_0, kQ4_1, kQ5_1, kQ4_K, kQ5_K, kQ6_K};
   return kSame[static_cast<size_t>(type)];
+}
+
+WeightType same_type(Stored type) {
+  const WeightType packed = packed_type(type);
+  const bool is_block = has_stored_blocks(type) && !is_rows_of_matrix(type);
+  return is_block && !cpu::multiplies_few_rows(packed) ? WeightType::kInt8 : packed;
 }
 
 std::optional<Stored> stored_rows(const StoredTensor& tensor, int64_t rows, int64_t columns) {
@@ -157,11 +163,11 @@ void pack_blocks(Stored type, const std::byte* row, int64_t columns, std::byte* 
 void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to) {
   std::vector<std::byte> packed;
   if (!is_rows_of_matrix(type)) {
-    packed.resize(static_cast<size_t>(weight_row_bytes(same_type(type), columns)));
+    packed.resize(static_cast<size_t>(weight_row_bytes(packed_type(type), columns)));
     pack_blocks(type, row, columns, packed.data());
     row = packed.data();
   }
-  cpu::dequantize_rows({row, same_type(type), 1, columns}, 0, 1, to, 0);
+  cpu::dequantize_rows({row, packed_type(type), 1, columns}, 0, 1, to, 0);
 }
 
 }  // namespace multihead::models

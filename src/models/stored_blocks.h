@@ -48,7 +48,9 @@ struct StoredForm {
 
 // Not for rows of a WeightMatrix.
 const StoredForm& form_of(Stored type);
-// The type of memory that needs no conversion. F64 is narrowed, and floats of groups become int8.
+// The type that holds the numbers. F64 is narrowed, and floats of groups become int8.
+WeightType packed_type(Stored type);
+// The type of memory by default: packed_type(), or int8 for blocks that have no kernel.
 WeightType same_type(Stored type);
 // Nothing for a type that weights cannot have.
 std::optional<Stored> stored_type(std::string_view name);
@@ -62,7 +64,7 @@ constexpr bool is_rows_of_matrix(Stored type) { return type >= Stored::kInt8; }
 // Changes the scales of a row of blocks from the order of files to this processor's, or back.
 void turn_scales(WeightType type, std::byte* row, int64_t columns);
 
-// Writes a row of blocks of a GGUF file as a WeightMatrix of same_type() has it.
+// Writes a row of blocks of a GGUF file as a WeightMatrix of packed_type() has it.
 void pack_blocks(Stored type, const std::byte* row, int64_t columns, std::byte* to);
 
 // Writes the `columns` numbers of a row of blocks of a GGUF file, with the bits that ggml's

@@ -15,7 +15,7 @@ import { ROOT } from '../../native/dev/build.mjs';
  * types of blocks of GGUF files.
  */
 const PARTS = [
-  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_115, aim: 10_000 },
+  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_110, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
   { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 5_960, aim: 4_500 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },

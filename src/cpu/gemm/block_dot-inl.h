@@ -149,6 +149,7 @@ HWY_INLINE VI32 sum_of_pairs(hn::Vec<DI16> pairs) {
 HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x, size_t first = 0,
                             size_t step = 1) {
   v128_t sum = wasm_i32x4_dot_i16x8(w[first], wasm_v128_load(x + first * 8));
+  HWY_UNROLL(4)
   for (size_t i = first + step; i < 4; i += step) {
     sum = wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(w[i], wasm_v128_load(x + i * 8)));
   }
@@ -172,6 +173,7 @@ struct StepWeights {
     w[3] = wasm_u16x8_shr(bytes, 12);
     // Bits 0, 2, .. 14 of a half move to bit 14 of the lanes; its odd bits are one higher.
     const v128_t factor = wasm_i16x8_const(1 << 14, 1 << 12, 1 << 10, 256, 64, 16, 4, 1);
+    HWY_UNROLL(4)
     for (size_t i = 0; i < 2 * high_bits(kType); ++i, bits += distance) {
       const auto down = static_cast<uint32_t>(10 - i / 2);
       const v128_t bit = wasm_i16x8_splat(static_cast<int16_t>(16 << i / 2));
@@ -194,25 +196,33 @@ struct StepWeights {
     const auto mask = hn::Set(d, 15);
     w[0] = hn::And(bytes, mask);
     w[1] = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(DU16(), bytes))), mask);
+    HWY_UNROLL(4)
     for (size_t i = 0; i < 2 * high_bits(kType); ++i, bits += distance) {
       const auto bit = hn::Set(d, static_cast<uint8_t>(16 << i / 2));
       // One instruction; a compiler makes two of an addition that is not saturated.
       w[i % 2] = hn::MaskedSatAddOr(w[i % 2], hn::LoadMaskBits(d, bits), w[i % 2], bit);
     }
   }
+#if MULTIHEAD_DOT_RELAXED
+  // Sums of four products fit in 16 bits.
+  HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x, size_t) const {
+    const v128_t first = wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x), w[0].raw);
+    const v128_t second = wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x + 16), w[1].raw);
+    return VI32{wasm_i32x4_extadd_pairwise_i16x8(wasm_i16x8_add(first, second))};
+  }
+#else
   HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x, size_t half) const {
     const DI8 d;
     VI32 sum = hn::Zero(DI32());
-#if MULTIHEAD_DOT_RELAXED || MULTIHEAD_DOT_MADDUBS
+#if MULTIHEAD_DOT_MADDUBS
     // Sums of four products fit in 16 bits.
     auto pairs = hn::Zero(DI16());
 #endif
-    for (size_t i = half; i < 2; i += kScales<kType>) {
+    HWY_UNROLL(2)
+    for (size_t i = 0; i < 2; ++i) {
+      if (kScales<kType> == 2 && i != half) continue;
       const VI8 factor = hn::Load(d, x + i * kStepBytes);
-#if MULTIHEAD_DOT_RELAXED
-      pairs.raw =
-          wasm_i16x8_add(pairs.raw, wasm_i16x8_relaxed_dot_i8x16_i7x16(factor.raw, w[i].raw));
-#elif MULTIHEAD_DOT_MADDUBS
+#if MULTIHEAD_DOT_MADDUBS
       pairs = hn::Add(pairs, hn::SatWidenMulPairwiseAdd(DI16(), w[i], factor));
 #elif MULTIHEAD_DOT_VNNI
       sum = hn::SumOfMulQuadAccumulate(DI32(), w[i], factor, sum);
@@ -220,13 +230,12 @@ struct StepWeights {
       sum = add_products_of_bytes(hn::BitCast(d, w[i]), factor, sum);
 #endif
     }
-#if MULTIHEAD_DOT_RELAXED
-    sum.raw = wasm_i32x4_extadd_pairwise_i16x8(pairs.raw);
-#elif MULTIHEAD_DOT_MADDUBS
+#if MULTIHEAD_DOT_MADDUBS
     sum = sum_of_pairs(pairs);
 #endif
     return sum;
   }
+#endif
   hn::Vec<DU8> w[2];
 #endif
 };

@@ -133,9 +133,7 @@ HWY_NOINLINE void round_row(const float* x, size_t columns, size_t row, const Ac
   }
 }
 
-// Calls visit() with the constant of a type of blocks. In WebAssembly, whose modules are
-// downloaded, types with the same bits of numbers share a kernel, which reads scales as
-// call.weight.type has them.
+// Calls visit() with the constant of a type of blocks that has a kernel.
 template <class Visit>
 HWY_INLINE void with_kernel_type(WeightType type, const Visit& visit) {
   using enum WeightType;
@@ -143,9 +141,7 @@ HWY_INLINE void with_kernel_type(WeightType type, const Visit& visit) {
     ((type == kTypes ? visit(std::integral_constant<WeightType, kTypes>()) : void()), ...);
   };
 #if HWY_ARCH_WASM
-  constexpr WeightType kKernels[] = {kInt4, kQ5_0, kQ6_K};
-  if (type != kInt8) type = kKernels[high_bits(type)];
-  visit_one_of.template operator()<kInt8, kInt4, kQ5_0, kQ6_K>();
+  visit_one_of.template operator()<kInt8, kInt4>();
 #else
   visit_one_of.template operator()<kInt8, kInt4, kQ5_0, kQ4_1, kQ5_1, kQ4_K, kQ5_K, kQ6_K>();
 #endif
@@ -250,18 +246,6 @@ HWY_INLINE VF offsets_of(const Activations& a, size_t row, size_t part, size_t b
 // Blocks of a round.
 template <WeightType kType>
 constexpr size_t kAtOnce = kWidens<kType> ? 1 : 2;
-constexpr size_t kMost = 64;  // blocks whose scales are read at a time
-
-// Reads scales and leasts of blocks begin to begin + count - 1.
-HWY_NOINLINE void read_scales(const ScaleReader& read, size_t begin, size_t count, size_t part,
-                              float* HWY_RESTRICT scales, float* HWY_RESTRICT leasts) {
-  const DStep d;
-  for (size_t b = 0; b < count; b += hn::Lanes(d)) {
-    const BlockScales given = read(begin + b, count, part);
-    hn::Store(given.scales, d, scales + b);
-    hn::Store(given.leasts, d, leasts + b);
-  }
-}
 
 // Computes sums[r * kSide], the products of one row of weights with row first + r of x, lane by
 // lane.
@@ -275,10 +259,10 @@ HWY_NOINLINE void dot_blocks(const FewRows& call, const Activations& a, size_t f
                              const std::byte* HWY_RESTRICT weights, VF* HWY_RESTRICT sums) {
   const DStep d;
   const auto blocks = static_cast<size_t>(weight_blocks(call.weight.columns));
-  constexpr size_t kBytes = kBlockBytes<kType>, kSums = kAtOnce<kType>;
+  constexpr size_t kBytes = kBlockBytes<kType>, kSums = kAtOnce<kType>, kMost = 64;
   static_assert(kStepBlocks<kType> == 1);
-  const ScaleReader read(call.weight.type, weights, blocks);
-  const RowParts parts = row_parts(call.weight.type, blocks);
+  const ScaleReader read(kType, weights, blocks);
+  const RowParts parts = row_parts(kType, blocks);
   const auto* numbers = reinterpret_cast<const uint8_t*>(weights + parts.numbers);
   const auto* bits = reinterpret_cast<const uint8_t*>(weights + parts.bits);
   const Quant<kType>* x = a.row<kType>(first);
@@ -286,31 +270,24 @@ HWY_NOINLINE void dot_blocks(const FewRows& call, const Activations& a, size_t f
   for (auto& part : sum) {
     for (VF& s : part) s = hn::Zero(d);
   }
-  HWY_ALIGN float scales[kScales<kType>][kRows][kMost], of_weights[kMost], leasts[kMost];
+  HWY_ALIGN float scales[kRows][kMost];
   for (size_t begin = 0; begin < blocks; begin += kMost) {
     const size_t count = HWY_MIN(kMost, blocks - begin);
     // The last vector of scales may reach into the numbers; the scales of x are zero there.
-    for (size_t part = 0; part < kScales<kType>; ++part) {
-      read_scales(read, begin, count, part, of_weights, leasts);
-      for (size_t b = 0; b < count; b += hn::Lanes(d)) {
-        for (size_t r = 0; r < kRows; ++r) {
-          const size_t row = first + r, at = begin + b;
-          const VF of_x = hn::Load(d, a.scales + row * a.padded + at);
-          hn::Store(hn::Mul(hn::Load(d, of_weights + b), of_x), d, scales[part][r] + b);
-          if constexpr (kOffset<kType> != 0) {
-            const VF offsets = offsets_of<kType>(a, row, part, at);
-            sum[0][r] = mul_add(hn::Load(d, leasts + b), offsets, sum[0][r]);
-          }
-        }
+    for (size_t b = 0; b < count; b += hn::Lanes(d)) {
+      const VF given = read(begin + b, count, 0).scales;
+      for (size_t r = 0; r < kRows; ++r) {
+        const size_t row = first + r, at = begin + b;
+        hn::Store(hn::Mul(given, hn::Load(d, a.scales + row * a.padded + at)), d, scales[r] + b);
+        if constexpr (kOffset<kType> != 0)
+          sum[0][r] = mul_add(given, offsets_of<kType>(a, row, 0, at), sum[0][r]);
       }
     }
     const auto add = [&](size_t b, size_t i) HWY_ATTR MULTIHEAD_INLINED {
       const StepWeights<kType> w(numbers + i * kBytes, 1, bits + i * 2, blocks * 2);
       for (size_t r = 0; r < kRows; ++r) {
-        for (size_t part = 0; part < kScales<kType>; ++part) {
-          const auto products = hn::ConvertTo(d, w.dot(x + (r * a.padded + i) * kBlock, part));
-          sum[i][r] = mul_add(products, hn::Set(d, scales[part][r][b + i]), sum[i][r]);
-        }
+        const auto products = hn::ConvertTo(d, w.dot(x + (r * a.padded + i) * kBlock, 0));
+        sum[i][r] = mul_add(products, hn::Set(d, scales[r][b + i]), sum[i][r]);
       }
     };
     size_t b = 0;

@@ -32,6 +32,15 @@ void dequantize_rows(const WeightMatrix& weight, int64_t first, int64_t end, flo
 
 // True for int8 and fewer bits.
 inline bool has_blocks(WeightType type) { return type >= WeightType::kInt8; }
+// True if few rows of x have a kernel. In WebAssembly only int8 and int4 do: more bits than four
+// take longer to unpack there than int8 takes to read.
+constexpr bool multiplies_few_rows(WeightType type) {
+#if defined(__EMSCRIPTEN__)
+  return type != WeightType::kF32 && type <= WeightType::kInt4;
+#else
+  return type != WeightType::kF32;
+#endif
+}
 // Bits of a number besides the four of its nibble.
 constexpr size_t high_bits(WeightType type) {
   using enum WeightType;

@@ -225,7 +225,7 @@ Status compute(const WeightCall& call, Context& context) {
   const auto& [x, weight, bias, y] = call;
   const int64_t rows = x.shape[0];
   if (rows == 0 || weight.rows == 0) return {};
-  const bool few = rows <= kFewWeightRows && weight.type != WeightType::kF32;
+  const bool few = rows <= kFewWeightRows && cpu::multiplies_few_rows(weight.type);
   if (weight.columns == 0 || !(few || cpu::has_blocks(weight.type))) {
     return compute_linear({x, tensor_of(weight), bias, y, Precision::kF32}, context);
   }
