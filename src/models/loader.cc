@@ -344,6 +344,8 @@ struct ModelLoader::State {
     if (part == nullptr) return;
     part->matrix = &to;
     to.type = as_stored ? same_type(part->stored) : memory_type(part->stored, names);
+    // Single rows of these tables are added to a token: add_row() reads no blocks.
+    if (as_stored && to.type > WeightType::kBF16) to.type = WeightType::kF32;
     to.rows = rows;
     to.columns = columns;
   }

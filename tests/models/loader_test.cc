@@ -20,6 +20,7 @@
 #include "models/golden_models.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
+#include "multihead/weights.h"
 #include "rules/element.h"
 #include "support/little_endian.h"
 #include "support/temporary_folder.h"
@@ -705,6 +706,35 @@ TEST(ModelLoader, BytesHaveTheTableOfPositionsThatIsComputed) {
   const auto width = static_cast<int64_t>(files.config["d_model"].number);
   // Of the encoder and of the decoder, in float.
   EXPECT_EQ(longer.bytes(false) - shorter.bytes(false), 2 * 1000 * width * 4);
+}
+
+// Positions in blocks were left out without a word.
+TEST(ModelLoader, TablesOfPositionsMayBeStoredInBlocks) {
+  Files files;
+  read_files("gpt2", files);
+  const std::vector<int32_t> ids = golden_ids("gpt2", "short.input_ids");
+  Context context(1);
+  Model exact, of_blocks;
+  ASSERT_TRUE(load(files, {}, size_t{1} << 20, exact).ok());
+  for (size_t tensor = 0; tensor < files.tensors.size(); ++tensor) {
+    StoredTensor& stored = files.tensors[tensor];
+    if (!stored.name.ends_with("wpe.weight")) continue;
+    const Dims shape = stored.shape;
+    std::vector<float> numbers(files.bytes[tensor].size() / sizeof(float));
+    ASSERT_EQ(stored.type, "F32");
+    std::memcpy(numbers.data(), files.bytes[tensor].data(), files.bytes[tensor].size());
+    const int64_t bytes = weight_row_bytes(WeightType::kInt8, shape[1]);
+    files.bytes[tensor].resize(static_cast<size_t>(shape[0] * bytes));
+    ASSERT_TRUE(quantize(ConstAnyTensor(numbers.data(), shape), WeightType::kInt8,
+                         files.bytes[tensor].data(), context)
+                    .ok());
+    stored = {stored.name, "I8", {shape[0], bytes}};
+  }
+  const Status status = load(files, {}, size_t{1} << 20, of_blocks);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const std::vector<float> right = logits_of(exact, ids, context);
+  const std::vector<float> got = logits_of(of_blocks, ids, context);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], right[i], 0.02);
 }
 
 TEST(ModelConfig, SettingsThatAreNotUsedMayBeAnything) {
