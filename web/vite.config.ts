@@ -23,6 +23,8 @@ export default defineConfig({
       // The page has no chats.
       external: ['@huggingface/jinja'],
       output: {
+        // Chunks that are loaded later would import what they share from the worker's first script, which WebKit then runs again.
+        codeSplitting: { groups: [{ name: 'models', test: /model_opener\.js$/ }] },
         // The only package of others in the page.
         postBanner: ({ name }) => (name === 'tokenizers' ? '/*! @huggingface/tokenizers, Apache License 2.0 */' : ''),
       },

@@ -247,9 +247,9 @@ class Runner {
     return std::clamp<int64_t>(bucket + a_.relative_span, 0, 2 * a_.relative_span - 1);
   }
 
-  // Does nothing without a table, or while memory is laid out.
+  // Does nothing without a table of buckets, or while memory is laid out. DeBERTa's table has none.
   void fill_bias(const Vector& table) {
-    if (w_.bias == nullptr || !table.given()) return;
+    if (w_.bias == nullptr || a_.buckets == 0 || !table.given()) return;
     fill_relative_bias(table.data, a_.buckets, a_.bucket_distance, a_.heads, before_, pass_.tokens,
                        !a_.causal, w_.bias);
   }

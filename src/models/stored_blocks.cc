@@ -167,7 +167,9 @@ void read_blocks(Stored type, const std::byte* row, int64_t columns, float* to) 
     pack_blocks(type, row, columns, packed.data());
     row = packed.data();
   }
-  cpu::dequantize_rows({row, packed_type(type), 1, columns}, 0, 1, to, 0);
+  constexpr int32_t kRow = 0;
+  static_cast<void>(
+      dequantize({row, packed_type(type), 1, columns}, {&kRow, 1}, {to, {1, columns}}));
 }
 
 }  // namespace multihead::models

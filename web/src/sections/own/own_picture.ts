@@ -31,8 +31,8 @@ export function createPictureChoice(onChange: () => void) {
     }
   });
 
-  function paint(width: number, height: number): OffscreenCanvasRenderingContext2D {
-    const pen = new OffscreenCanvas(width, height).getContext('2d', { willReadFrequently: true })!;
+  function paint(width: number, height: number): CanvasRenderingContext2D {
+    const pen = el('canvas', { width, height }).getContext('2d', { willReadFrequently: true })!;
     if (bitmap) pen.drawImage(bitmap, 0, 0, width, height);
     else drawing(pen);
     return pen;
@@ -58,7 +58,7 @@ export function createPictureChoice(onChange: () => void) {
 }
 
 /** A house under the sun, until the visitor chooses a picture. */
-function drawing(pen: OffscreenCanvasRenderingContext2D): void {
+function drawing(pen: CanvasRenderingContext2D): void {
   const shape = (color: string, draw: (path: Path2D) => void): void => {
     const path = new Path2D();
     draw(path);
