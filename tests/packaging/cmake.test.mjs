@@ -303,11 +303,11 @@ const SHARED_INTERNALS = `
   engine::add engine::copy_rows engine::cross_entropy engine::linear_backward engine::norm_backward engine::scale_heads
   cpu::activation_backward_range nn::ParameterList::add nn::Parameters::make
   engine::attention_params engine::backward_params engine::begin_backward engine::differentiate_sinks engine::end_backward engine::finish_plan
-  engine::make_cache_call engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_forward engine::plan_backward engine::printable
+  engine::cached_rows engine::make_cache_call engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_forward engine::plan_backward engine::printable
   engine::reserve_backward
   engine::rows_of engine::run engine::run_backward_job engine::run_block engine::run_jobs engine::stored_rows
   engine::transform_back engine::transform_rows engine::utf8_length
-  engine::validate_apart engine::validate_backward engine::validate_call engine::validate_exact engine::validate_inputs engine::validate_merge
+  engine::validate_apart engine::validate_backward engine::validate_call engine::validate_exact engine::validate_capture engine::validate_inputs engine::validate_merge
   engine::validate_options engine::validate_outputs engine::validate_varlen engine::validate_varlen_backward
   engine::validate_varlen_outputs engine::validate_varlen_tensors engine::validate_positions engine::validate_rotate
   engine::shape_error engine::validate_rank`
