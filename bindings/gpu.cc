@@ -7,38 +7,19 @@
 #include "call.h"
 #include "cpu/elementwise/elementwise.h"
 #include "functions.h"
+#include "gpu_plan.h"
 #include "handles.h"
 #include "multihead/multihead.h"
-#include "results.h"
-#include "webgpu/plan.h"
 #include "webgpu/plan_attention.h"
 #include "webgpu/plan_linear.h"
 
-// Caches here have no rows, which are the GPU's: without this, the module would have the kernels that convert them.
+// Caches here have no rows, which are the GPU's: without this, the module would have the kernels
+// that convert them.
 namespace multihead::cpu {
 void convert_rows(const ConvertRows& /*rows*/) {}
 }  // namespace multihead::cpu
 
 namespace multihead::bindings {
-namespace {
-
-// Makes a plan, and gives its numbers.
-template <class Work>
-int32_t give_plan(const Arguments& from, Work work) {
-  return run(from, [&] {
-    static GpuPlan made;
-    webgpu::Plan plan;
-    Status status = work(plan);
-    if (!status.ok()) return status;
-    const std::vector<uint32_t> words = webgpu::packed(plan);
-    made.words.assign(words.begin(), words.end());
-    write(made);
-    return status;
-  });
-}
-
-}  // namespace
-
 int32_t gpu_attention() {
   GpuAttentionCall call;
   const std::vector<ScoreCapture> captures = pushed_captures();

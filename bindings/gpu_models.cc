@@ -5,12 +5,12 @@
 #include "arguments.h"
 #include "call.h"
 #include "functions.h"
+#include "gpu_plan.h"
 #include "handles.h"
 #include "lists.h"
 #include "multihead/models.h"
 #include "results.h"
 #include "webgpu/device_model.h"
-#include "webgpu/plan.h"
 
 namespace multihead::bindings {
 namespace {
@@ -21,20 +21,6 @@ using webgpu::DeviceModel;
 
 std::vector<int32_t> as_integers(const std::vector<uint32_t>& words) {
   return {words.begin(), words.end()};
-}
-
-// Makes a plan, and gives its numbers.
-template <class Work>
-int32_t give_model_plan(const Arguments& from, Work work) {
-  return run(from, [&] {
-    static GpuPlan made;
-    webgpu::Plan plan;
-    Status status = work(plan);
-    if (!status.ok()) return status;
-    made.words = as_integers(webgpu::packed(plan));
-    write(made);
-    return status;
-  });
 }
 
 // Null for a loader that has finished.
@@ -91,7 +77,7 @@ int32_t gpu_model_forward(int32_t handle) {
   const std::vector<models::Edit> edits = edits_of(call.edits);
   inputs.edits = edits;
   const std::vector<models::Capture> captures = captures_of(call.captures);
-  return give_model_plan(call.from, [&](webgpu::Plan& plan) {
+  return give_plan(call.from, [&](webgpu::Plan& plan) {
     return at<DeviceModel>(handle).forward(inputs, captures, call.state, call.logits,
                                            call.last_only, call.device, plan);
   });
@@ -129,7 +115,7 @@ int32_t gpu_session_create(int32_t handle, int32_t model) {
 
 int32_t gpu_session_append(int32_t handle, int32_t session) {
   const GpuSessionCall call;
-  return give_model_plan(call.from, [&](webgpu::Plan& plan) {
+  return give_plan(call.from, [&](webgpu::Plan& plan) {
     return at<DeviceModel>(handle).append(at<Session>(session), call.ids, call.device, plan,
                                           context());
   });

@@ -23,7 +23,7 @@ export default defineConfig({
       // The page has no chats.
       external: ['@huggingface/jinja'],
       output: {
-        // Chunks that are loaded later would import what they share from the worker's first script, which WebKit then runs again.
+        // The package has a chunk of its own. Otherwise later chunks import the worker's first script, and WebKit runs that again.
         codeSplitting: { groups: [{ name: 'models', test: /model_opener\.js$/ }] },
         // The only package of others in the page.
         postBanner: ({ name }) => (name === 'tokenizers' ? '/*! @huggingface/tokenizers, Apache License 2.0 */' : ''),

@@ -522,7 +522,7 @@ struct ModelLoader::State {
         add_vector(n.registers, 0, "", (a.first_tokens - 1) * a.width, p.first_token, a.width);
       }
     }
-    // A token reads one row of these tables, so they stay as they are stored.
+    // A token reads one row of these tables, so they stay as they are stored, unless in blocks.
     const bool stored = a.family->sinusoids == Sinusoids::kNone || has(n.position, ".weight");
     if (n.position != nullptr && !stored) {
       p.position = {nullptr, WeightType::kF32, a.positions, width};

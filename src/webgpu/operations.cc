@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "webgpu/params.h"
 
 namespace multihead::webgpu {
@@ -133,8 +134,9 @@ void Builder::add(Kernel kernel, std::initializer_list<uint32_t> constants, uint
   Dispatch dispatch{
       .kernel = kernel, .bindings = std::move(bindings), .parameters = std::move(parameters)};
   std::copy(constants.begin(), constants.end(), dispatch.constants.begin());
-  const uint64_t y = ceil_div(groups, device_.groups);
-  dispatch.groups = {static_cast<uint32_t>(ceil_div(groups, y)), static_cast<uint32_t>(y), z};
+  Status folded = fold("device", groups, device_, dispatch.groups);
+  if (status_.ok()) status_ = std::move(folded);
+  dispatch.groups[2] = z;
   plan_.dispatches.push_back(std::move(dispatch));
 }
 
@@ -326,6 +328,7 @@ void Builder::embed(const MatrixForm& table, uint32_t buffer, uint32_t rows, con
 }
 
 Status Builder::finish(Plan& plan) {
+  MULTIHEAD_TRY(status_);
   // The dispatches that use each scratch buffer.
   const size_t count = buffers_.size() - operands_;
   std::vector<size_t> last(count), place(count, std::numeric_limits<size_t>::max());

@@ -153,6 +153,7 @@ class Builder {
   std::vector<uint64_t> buffers_;  // words
   uint32_t operands_, vectors_;
   Plan plan_;  // with numbers of this builder, and no scratch yet
+  Status status_;
 };
 
 }  // namespace multihead::webgpu

@@ -60,7 +60,8 @@ struct Plan {
 
 // The workgroups of a dispatch along two axes: kernels count them as y * num_workgroups.x + x, and
 // leave out those beyond the last. Errors: kOption, if there are too many.
-Status fold(uint64_t groups, const Device& device, std::array<uint32_t, 3>& folded);
+Status fold(const char* argument, uint64_t groups, const Device& device,
+            std::array<uint32_t, 3>& folded);
 
 // The plan as one list of numbers, as JavaScript reads it: the lengths of data, scratch and
 // dispatches, then their elements in order. A dispatch is: kernel, constants, groups, the number of

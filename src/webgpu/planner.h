@@ -133,7 +133,7 @@ class Planner {
                   .constants = constants,
                   .bindings = std::move(bindings),
                   .parameters = words_of(block)};
-    fail(fold(static_cast<uint64_t>(std::min(groups, 0x1p62)), device_, made.groups));
+    fail(fold("q", static_cast<uint64_t>(std::min(groups, 0x1p62)), device_, made.groups));
     plan_.dispatches.push_back(std::move(made));
   }
 

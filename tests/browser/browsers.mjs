@@ -39,7 +39,7 @@ const kinds = [
   },
 ];
 
-/** Where a browser is, or why it is not found. */
+/** Finds a browser. Gives its place, or the reason why there is none. */
 function found({ name, variable, places, shell }, inShell) {
   const variables = inShell && shell ? [shell.variable, variable] : [variable];
   const named = variables.find((each) => process.env[each]);

@@ -1,4 +1,4 @@
-// Calls besides attention(), beside the same calls of the CPU, which have tests against float64 of their own; and values that hurt.
+// Compares the other calls of a GPU with the same calls of the CPU, which other tests compare with float64. Also tries hostile values.
 
 import { random } from '../../bindings/test/random.ts';
 import { cumulative, filled, product, randomBias, randomMask, randomScoring, stored } from '../../bindings/test/random_case.ts';
@@ -8,7 +8,7 @@ import { checkGuard, difference, Worst } from './compare.mjs';
 /** The bound between two f32 results of values in [-1, 1], whose scores are some tens at most. */
 const BOUND = 2e-5;
 
-/** Compares tensors of the GPU with those of the CPU. `guard`: their buffers were poison before the call. */
+/** Compares tensors of the GPU with tensors of the CPU. `guard`: the GPU's buffers held poison before the call. */
 async function compare(on, worst, ofGpu, ofCpu, label, guard = true) {
   for (const [name, tensor] of Object.entries(ofCpu)) {
     if (Array.isArray(tensor)) await compare(on, worst, { ...ofGpu[name] }, { ...tensor }, label, guard);
@@ -230,7 +230,7 @@ const wide =
     }
   };
 
-/** A device that is lost rejects what was computed on it; the next one works. Plans can be looked at. */
+/** explain() lists dispatches. A lost device rejects read() of its tensors, and the next device works. */
 const lost = async ({ mh }, { r }) => {
   const gpu = await mh.gpu();
   const x = filled(r, 1, 2, 5, 8);
@@ -252,7 +252,7 @@ const lost = async ({ mh }, { r }) => {
   again.dispose();
 };
 
-/** A worker has the same GPU: it sends what it computes. */
+/** A worker opens a GPU, too, and sends its result. */
 const inWorker = async ({ mh }, { r, worst }) => {
   const x = filled(r, 1, 2, 5, 8);
   const code = `import { load } from '${location.origin}/dist/index.js';

@@ -19,7 +19,7 @@ const nodeless = {
 /** Why the page cannot be opened; undefined if it can. */
 export const whyNoChromium = () => findChromium().reason;
 
-/** The script of the page: page.mjs with what it imports of the package's own tests; the package stays as it is built. */
+/** Bundles page.mjs with the helpers of the package's tests that it imports. The package itself is loaded as it was built. */
 async function scriptOf() {
   const bundle = await rolldown({
     input: join(ROOT, 'tests', 'gpu', 'page.mjs'),
@@ -59,7 +59,7 @@ async function startServer(script, folder) {
   return server;
 }
 
-/** Opens the page. `log` gets its lines. Returns a function that calls one of page.mjs, and one that closes everything. */
+/** Opens the page. `log` gets its lines. Returns `call`, which runs a function of page.mjs, and `close`. */
 export async function openPage({ folder = join(ROOT, 'tests', 'conformance'), log = console.log } = {}) {
   const server = await startServer(await scriptOf(), folder);
   const launched = await puppeteer

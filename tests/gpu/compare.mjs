@@ -1,4 +1,4 @@
-// How results of the GPU are compared: within bounds, and with guard words behind them.
+// Compares results of the GPU within bounds, and checks the guard words behind them.
 
 export const POISON = 0x4b4b4b4b;
 

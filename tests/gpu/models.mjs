@@ -1,4 +1,4 @@
-// Golden models on the GPU beside the CPU's passes, which have golden tests of their own: logits, states, captures, edits, generations.
+// Compares golden models on the GPU with the CPU, which has golden tests of its own: logits, states, captures, edits, generations.
 
 import { openModel } from '/dist/models.js';
 import { difference, Worst } from './compare.mjs';

@@ -1,4 +1,4 @@
-// The tests of kernels, in a page: random calls and golden cases on the GPU, against float64 and beside the CPU.
+// The tests of kernels, in a page. Random calls and golden cases on the GPU are compared with float64 and with the CPU.
 
 import { load } from '/dist/index.js';
 import { otherCalls } from './calls.mjs';
@@ -55,7 +55,7 @@ const deviceOf = (kind) => {
 };
 
 const manifests = ['sdpa.json', 'onnx.json', 'variants.json', 'published.json'];
-/** Those of attention alone: the others need modules, or gradients. */
+/** Operations of golden cases that are attention alone. The other ones need modules or gradients. */
 const attentionOps = ['attention', 'attention_varlen', 'onnx_attention', 'softmax_masked'];
 const golden = {
   name: 'golden cases of attention',

@@ -559,7 +559,7 @@ TEST(TokenRules, AreReadFromTheFolder) {
   EXPECT_EQ(rules_with({{"suppress_tokens.0", 80}}).argument(), "config.json: suppress_tokens.0");
   EXPECT_EQ(rules_with({{"generation_config.json/forced_bos_token_id", 1.5}}).argument(),
             "generation_config.json: forced_bos_token_id");
-  // Beside that file, config.json has no rules.
+  // If that file exists, rules in config.json do not count.
   EXPECT_EQ(rules_with({{"suppress_tokens.0", 80}, {"generation_config.json/pad_token_id", 1}})
                 .argument(),
             "weights");

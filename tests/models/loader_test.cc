@@ -704,7 +704,7 @@ TEST(ModelLoader, BytesHaveTheTableOfPositionsThatIsComputed) {
   files.config["max_position_embeddings"] = number(before.number + 1000);
   ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {}, longer).ok());
   const auto width = static_cast<int64_t>(files.config["d_model"].number);
-  // Of the encoder and of the decoder, in float.
+  // The encoder and the decoder have a table of floats each.
   EXPECT_EQ(longer.bytes(false) - shorter.bytes(false), 2 * 1000 * width * 4);
 }
 

@@ -29,7 +29,7 @@ const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js 
 /** Folders of tests, of what others wrote, and of what builds make. */
 const LEFT_OUT = new Set(['dist', 'generated', 'node_modules', 'public', 'test']);
 
-/** Of another part than the package. */
+/** Paths in the package's folder that count as WebGPU. */
 const GPU_OF_PACKAGE = ['bindings/src/gpu', 'bindings/src/types/gpu.ts'].map((path) => join(ROOT, path));
 
 function* sourcesIn(path) {

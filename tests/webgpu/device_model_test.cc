@@ -31,7 +31,7 @@ struct Loaded {
   std::vector<std::vector<uint32_t>> buffers;
 };
 
-// Reads a golden model in pieces, and collects what is sent.
+// Reads a golden model in pieces, and collects the pieces for the GPU.
 Loaded load(const std::string& name, const models::OpenOptions& options) {
   Loaded made;
   models::Config config;

@@ -128,7 +128,8 @@ TEST(GpuOperations, ScratchBuffersShareMemoryInTurns) {
   const webgpu::Device device;
   const uint64_t operands[] = {64, 64};
   Builder builder(device, operands, 0);
-  // A chain of six values: two memories are enough, as no dispatch reads what it writes.
+  // A chain of six values: two memories are enough, because each dispatch reads one and writes the
+  // other.
   webgpu::Rows x{1, 0, 64};
   for (int i = 0; i < 6; ++i) {
     const webgpu::Rows y{builder.scratch(64), 0, 64};

@@ -29,7 +29,8 @@ inline const char* file_of(webgpu::Kernel kernel) {
   return kFiles[static_cast<size_t>(kernel)];
 }
 
-// The bindings that a kernel writes, by the text of its file; the others are only read.
+// The bindings that a kernel writes, found in the text of its file. The kernel only reads its other
+// bindings.
 inline const std::set<size_t>& written_bindings(webgpu::Kernel kernel) {
   static std::map<webgpu::Kernel, std::set<size_t>> known;
   const auto found = known.find(kernel);

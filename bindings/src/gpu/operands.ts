@@ -4,7 +4,7 @@
 import { readGpuPlan } from '../generated/gpu_wire.js';
 import { optionError, shapeError } from '../runtime/errors.js';
 import { bytesPerElement } from '../runtime/memory.js';
-import { checkTensorLike, Operands, sharesMemory } from '../runtime/operands.js';
+import { callWith, checkTensorLike, Operands, sharesMemory } from '../runtime/operands.js';
 import { checkExtents, elements, formatShape, type Ranks, sameShape } from '../runtime/shape.js';
 import { describe, type WasmTensor } from '../runtime/tensor.js';
 import type { DisposableResult, DType, Shape } from '../types/index.js';
@@ -17,14 +17,7 @@ import { GpuCore, gpuCoreOf, WebGpuTensor } from './tensor.js';
 /** Runs one call. If `body` throws, everything that it allocated is freed. */
 export function gpuCall<R>(gpu: GpuRuntime, body: (operands: GpuOperands) => R): R {
   gpu.assertLive();
-  const operands = new GpuOperands(gpu);
-  try {
-    const result = body(operands);
-    operands.keepOutputs();
-    return result;
-  } finally {
-    operands.release();
-  }
+  return callWith(new GpuOperands(gpu), body);
 }
 
 export class GpuOperands extends Operands {

@@ -1,4 +1,8 @@
-// A plan as the core packs it: see src/webgpu/plan.h.
+// A plan as the core packs it, and the device that it is for: see src/webgpu/plan.h.
+
+import { seedWords } from '../attention/options.js';
+import type { GpuDevice } from '../generated/gpu_wire.js';
+import type { GpuInfo } from '../types/index.js';
 
 /** Part of a buffer, in words of 4 bytes. Buffers by number: the operands, then the plan's data if it has any, then scratch buffers. */
 interface Binding {
@@ -40,4 +44,11 @@ export function readPlan(words: Uint32Array<ArrayBuffer>): Plan {
     return { kernel, constants, groups, bindings, parameters: take(ofParameters) };
   });
   return { data, scratch, dispatches };
+}
+
+/** The device as plans depend on it, for calls without operands. */
+export function deviceOf({ limits }: GPUDevice, { subgroup, workgroupBytes, storageBuffers, bindingBytes }: GpuInfo): GpuDevice {
+  const groups = limits.maxComputeWorkgroupsPerDimension;
+  const bytes = seedWords(bindingBytes, 'bindingBytes');
+  return { subgroup, workgroupBytes, storageBuffers, bindingBytes: bytes, groups, operands: 0 } as unknown as GpuDevice;
 }

@@ -1,6 +1,5 @@
 // What every call on a GPU gets: the device, the core that plans for it, and the instance to which its tensors belong.
 
-import { seedWords } from '../attention/options.js';
 import { disposedError } from '../runtime/errors.js';
 import type { GuardedModule } from '../runtime/guard.js';
 import type { CleanupRecord, Heap } from '../runtime/memory.js';
@@ -11,6 +10,7 @@ import type { GpuInfo } from '../types/index.js';
 import type { Uint32 } from '../types/wire.js';
 import type { Storage } from './buffers.js';
 import type { Player } from './device.js';
+import { deviceOf } from './plan.js';
 import { plannerRuntime } from './planner.js';
 
 export class GpuRuntime {
@@ -20,20 +20,18 @@ export class GpuRuntime {
   readonly heap: Heap;
   readonly scopes: ScopeStack;
   readonly player: Player;
-  readonly #device: Omit<wire.GpuDevice, 'operands'>;
+  readonly #device: wire.GpuDevice;
   #closed = false;
 
   /** What dispose() frees. Weak, so that the garbage collector can free it before. */
   readonly #owned = new Map<CleanupRecord, WeakRef<object>>();
 
-  constructor(planner: GuardedModule, runtime: Runtime, player: Player, { subgroup, workgroupBytes, storageBuffers, bindingBytes }: GpuInfo) {
+  constructor(planner: GuardedModule, runtime: Runtime, player: Player, info: GpuInfo) {
     this.planner = plannerRuntime(planner, runtime, this);
     this.heap = runtime.heap;
     this.scopes = runtime.scopes;
     this.player = player;
-    const groups = player.device.limits.maxComputeWorkgroupsPerDimension;
-    const bytes = seedWords(bindingBytes, 'bindingBytes');
-    this.#device = { subgroup, workgroupBytes, storageBuffers, bindingBytes: bytes, groups } as Omit<wire.GpuDevice, 'operands'>;
+    this.#device = deviceOf(player.device, info);
   }
 
   /** The device, as plans depend on it, for a call with these operands. */

@@ -38,12 +38,14 @@ export interface NamedTensor {
   readonly name: string;
 }
 
-/**
- * Runs one call. If `body` throws, everything allocated through its operands is freed.
- */
+/** Runs one call. If `body` throws, everything allocated through its operands is freed. */
 export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
   runtime.raw.assertAlive();
-  const operands = new Operands(runtime);
+  return callWith(new Operands(runtime), body);
+}
+
+/** As call(), with new operands of any device. */
+export function callWith<O extends Operands, R>(operands: O, body: (operands: O) => R): R {
   try {
     const result = body(operands);
     operands.keepOutputs();

@@ -100,8 +100,8 @@ export interface FetchProgress {
 /** Options of openModel(). */
 export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'integrity'> {
   /**
-   * Source of the second `.wasm`, which the analyses and `trainer()` load when one of them is first used: 36 kB that reading and
-   * writing text does not need. Default: the file next to the package's own modules. Give one of the build that is loaded, which the
+   * Source of the second `.wasm`, which the analyses, `trainer()` and a model on a GPU load when one of them is first used: 56 kB that
+   * reading and writing text on the CPU does not need. Default: the file next to the package's own modules. Give one of the build that is loaded, which the
    * package exports as `multihead/analyses-relaxed.wasm` and `multihead/analyses-simd128.wasm`. `integrity`, if given, must have its
    * hash, too.
    */

@@ -47,18 +47,7 @@ fn finished(sum: f32, output: u32) -> f32 {
 
 fn write(at: u32, value: f32) { y[at] = select(value, y[at] + value, p.adds != 0u); }
 
-// The sum over all invocations.
-fn total(t: u32, value: vec4f) -> vec4f {
-  part[t] = value;
-  for (var step = 32u; step > 0u; step >>= 1u) {
-    workgroupBarrier();
-    if (t < step) { part[t] += part[t + step]; }
-  }
-  workgroupBarrier();
-  let sum = part[0];
-  workgroupBarrier();
-  return sum;
-}
+//#include total.wgsl type=vec4f
 
 fn normalize_rows(first: u32, t: u32) {
   let quads = (p.columns + 3u) / 4u;

@@ -6,17 +6,7 @@
 const NONE = 0xffffffffu;
 var<workgroup> part: array<f32, 64>;
 
-fn total(t: u32, value: f32) -> f32 {
-  part[t] = value;
-  for (var step = 32u; step > 0u; step >>= 1u) {
-    workgroupBarrier();
-    if (t < step) { part[t] += part[t + step]; }
-  }
-  workgroupBarrier();
-  let sum = part[0];
-  workgroupBarrier();
-  return sum;
-}
+//#include total.wgsl type=f32
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {

@@ -41,7 +41,7 @@ interface Encoded {
 /** A folder without preprocessor_config.json has the preparation of ViT, in the size of its configuration. */
 async function preprocessorFor(given: GivenFiles): Promise<GivenFile[]> {
   const path = 'preprocessor_config.json';
-  // What is wrong with a configuration, the package says.
+  // The package reports a wrong configuration.
   const { image_size: size } = (await configOf(given).catch(() => ({}))) as { image_size?: unknown };
   if (typeof size !== 'number' || given.files.some((each) => each.path === path)) return [];
   return [{ path, file: new File([JSON.stringify({ size })], path) }];

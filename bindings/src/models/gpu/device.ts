@@ -4,8 +4,7 @@ import { kernels } from '../../generated/kernels.js';
 import type { Storage } from '../../gpu/buffers.js';
 import { awake, Player } from '../../gpu/device.js';
 import { openDevice } from '../../gpu/open.js';
-import { readPlan } from '../../gpu/plan.js';
-import { seedWords } from '../../attention/options.js';
+import { deviceOf, readPlan } from '../../gpu/plan.js';
 import { type GpuDevice, readGpuPlan } from '../../generated/gpu_wire.js';
 import type { Heap } from '../../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../../runtime/operands.js';
@@ -21,10 +20,7 @@ export class GpuPlace {
     this.#heap = heap;
     this.player = player;
     this.info = info;
-    const { subgroup, workgroupBytes, storageBuffers, bindingBytes } = info;
-    const groups = player.device.limits.maxComputeWorkgroupsPerDimension;
-    const bytes = seedWords(bindingBytes, 'bindingBytes');
-    this.limits = { subgroup, workgroupBytes, storageBuffers, bindingBytes: bytes, groups, operands: 0 } as unknown as GpuDevice;
+    this.limits = deviceOf(player.device, info);
   }
 
   /** Memory that counts until release(). Throws `E_MEMORY`. */
