@@ -287,9 +287,9 @@ void Builder::heads(const Rows& x, const Heads& o, uint32_t y) {
 
 void Builder::pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Pointwise& o,
                         const Rows& y) {
-  const bool has_z = o.with != Pointwise::With::kNothing &&
-                     o.with != Pointwise::With::kPlusOutput &&
-                     o.with != Pointwise::With::kTimesOutput;
+  using With = Pointwise::With;
+  const bool has_z =
+      o.with == With::kTimes || o.with == With::kFactors || o.with == With::kWhereZero;
   const Rows z = has_z ? o.z : x;
   const PointwiseBlock block{.rows = rows,
                              .columns = columns,
@@ -301,7 +301,7 @@ void Builder::pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Po
                              .z_stride = z.stride,
                              .y_first = y.first,
                              .y_stride = y.stride,
-                             .each = o.columns_of_a_factor,
+                             .each = o.each,
                              .scale = o.scale};
   add(Kernel::kPointwise, {}, ceil_div(uint64_t{rows} * columns, kInvocations),
       {whole(x.buffer), whole(z.buffer), whole(y.buffer)}, words_of(block));

@@ -60,6 +60,11 @@ class Builder {
   Builder(const Device& device, std::span<const uint64_t> operands, uint32_t vectors);
 
   uint32_t scratch(uint64_t words);
+  // Rows of floats in new memory, of which each begins at a multiple of 4 words.
+  Rows rows(uint32_t count, int64_t columns) {
+    const uint32_t stride = (static_cast<uint32_t>(columns) + 3) / 4 * 4;
+    return {scratch(uint64_t{count} * stride), 0, stride};
+  }
   uint64_t words(uint32_t buffer) const { return buffers_[buffer]; }
   // Arrays of the call, for dispatches: their first word in Plan::data, which kData stands for.
   static constexpr uint32_t kData = kAbsent - 1;
@@ -118,13 +123,14 @@ class Builder {
       kPlusOutput,   // f(x) + y
       kTimesOutput,  // f(x) * y
       kWhereZero,    // f(x) where z is 0, else y
+      kPadding,      // 0 from column `each` on, which x need not have
     };
 
     float scale = 1.0F;  // of x before f
     Function function = Function::kNone;
     With with = With::kNothing;
-    Rows z = {};                       // of kFactors only buffer and first
-    uint32_t columns_of_a_factor = 1;  // of kFactors
+    Rows z = {};        // of kFactors only buffer and first
+    uint32_t each = 1;  // of kFactors: columns of a factor; of kPadding
   };
   // Writes f(x) and what it is combined with to y.
   void pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Pointwise& options,

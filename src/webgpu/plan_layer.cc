@@ -57,7 +57,7 @@ class LayerPlanner {
   const Operation& operation(size_t at) const { return graph_.operations[at]; }
   const nn::Value& value(ValueId id) const { return graph_.value(id); }
   bool few() const { return call_.rows() <= Builder::kFewRows; }
-  Rows take(ValueId id) { return new_rows(builder_, call_.rows(), value(id).width); }
+  Rows take(ValueId id) { return builder_.rows(call_.rows(), value(id).width); }
 
   Status run(size_t at, size_t& end) {
     const Operation& op = operation(at);
@@ -88,7 +88,7 @@ class LayerPlanner {
         const nn::Value& heads = value(op.out);
         Builder::Pointwise scale{.with = Builder::Pointwise::With::kFactors,
                                  .z = {Builder::kData, call_.head_scales, 0},
-                                 .columns_of_a_factor = narrow(heads.width / heads.heads)};
+                                 .each = narrow(heads.width / heads.heads)};
         pointwise(op, scale);
         return {};
       }
@@ -290,7 +290,7 @@ class LayerPlanner {
     }
     if (graph_.norms_all_heads && heads.q_norm.gain != kAbsent) {
       // The heads of a token are one row.
-      const Rows normed = new_rows(builder_, rows, value(q.whole).width);
+      const Rows normed = builder_.rows(rows, value(q.whole).width);
       const auto part = [](const Rows& all, const nn::Value& columns) {
         return Rows{all.buffer, all.first + narrow(columns.column), all.stride};
       };
@@ -470,11 +470,6 @@ class LayerPlanner {
 };
 
 }  // namespace
-
-Rows new_rows(Builder& builder, uint32_t rows, int64_t columns) {
-  const uint32_t stride = (narrow(columns) + 3) / 4 * 4;
-  return {builder.scratch(uint64_t{rows} * stride), 0, stride};
-}
 
 Status plan_layer(const LayerPlan& layer, const Device& device, Builder& builder, Rows& stream) {
   return LayerPlanner(layer, device, builder).run(stream);

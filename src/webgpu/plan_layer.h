@@ -43,7 +43,4 @@ struct LayerPlan {
 // layer, and then after it, perhaps elsewhere. Errors: those of plan_attention() and caches.
 Status plan_layer(const LayerPlan& layer, const Device& device, Builder& builder, Rows& stream);
 
-// Rows of floats in new memory, of which each begins at a multiple of 4 words.
-Rows new_rows(Builder& builder, uint32_t rows, int64_t columns);
-
 }  // namespace multihead::webgpu

@@ -19,13 +19,6 @@ Status plan_linear(const ConstTensor& x, const ConstTensor& weight, const ConstT
   const int64_t columns = x.shape[1];
   const int64_t outputs = weight.shape[0];
   if (rows == 0 || outputs == 0) return {};
-  // Kernels read four numbers at once.
-  const bool in_fours = columns % 4 == 0 && x.strides[0] % 4 == 0;
-  if (columns == 0 || !in_fours || weight.strides[0] != columns || y.strides[0] != outputs) {
-    return {StatusCode::kOption, "x",
-            "rows of a multiple of 4 numbers, and a weight without gaps, on a GPU",
-            std::to_string(columns) + " numbers"};
-  }
   std::vector<uint64_t> words(device.operands, 4);
   const auto operand = [&](const void* data, int64_t numbers) {
     const auto number = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(data) - 1);
@@ -33,7 +26,8 @@ Status plan_linear(const ConstTensor& x, const ConstTensor& weight, const ConstT
     return number;
   };
   const auto word = [](int64_t number) { return static_cast<uint32_t>(number); };
-  const Rows from{operand(x.data, (rows - 1) * x.strides[0] + columns), 0, word(x.strides[0])};
+  // The caller gives tensors without gaps.
+  const Rows from{operand(x.data, rows * columns), 0, word(columns)};
   const uint32_t matrix = operand(weight.data, outputs * columns);
   const Rows to{operand(y.data, rows * outputs), 0, word(outputs)};
   const uint32_t vectors = bias.data == nullptr ? matrix : operand(bias.data, outputs);
@@ -45,8 +39,17 @@ Status plan_linear(const ConstTensor& x, const ConstTensor& weight, const ConstT
             std::to_string(most) + " bytes: multiply a part of the rows"};
   }
   Builder builder(device, words, vectors);
-  builder.linear(from, word(rows), {WeightType::kF32, word(outputs), word(columns)}, matrix,
-                 {.bias = bias.data == nullptr ? kAbsent : 0}, to);
+  // Kernels read four numbers at once: other rows get zeros behind them.
+  const auto in_fours = [&](const Rows& given, int64_t count) {
+    if (columns % 4 == 0 && columns > 0) return given;
+    const Rows padded = builder.rows(word(count), std::max<int64_t>(columns, 1));
+    builder.pointwise(given, word(count), padded.stride,
+                      {.with = Builder::Pointwise::With::kPadding, .each = word(columns)}, padded);
+    return padded;
+  };
+  const Rows inputs = in_fours(from, rows), weights = in_fours({matrix, 0, from.stride}, outputs);
+  builder.linear(inputs, word(rows), {WeightType::kF32, word(outputs), inputs.stride},
+                 weights.buffer, {.bias = bias.data == nullptr ? kAbsent : 0}, to);
   return builder.finish(plan);
 }
 

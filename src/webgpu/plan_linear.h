@@ -1,5 +1,4 @@
-// Plans linear() on a browser's GPU: see plan_attention.h for tensors and errors. Rows have a
-// multiple of 4 numbers.
+// Plans linear() on a browser's GPU: see plan_attention.h for tensors and errors.
 #pragma once
 
 #include "multihead/status.h"

@@ -59,7 +59,7 @@ class ModelPlanner {
   // As embed() of models/run.cc.
   Rows embed() {
     const models::ModelInputs& in = pass_.inputs;
-    Rows x = new_rows(builder_, rows(), a_.embedding_width);
+    Rows x = builder_.rows(rows(), a_.embedding_width);
     std::vector<float> factors(rows());
     std::vector<int32_t> positions(rows());
     for (int64_t b = 0; b < in.batch; ++b) {
@@ -80,12 +80,12 @@ class ModelPlanner {
     }
     const Norm norm = buffers_.norm_of(norm_kind(), p_.embedding_norm);
     if (norm.kind != Norm::Kind::kNone) {
-      const Rows normed = new_rows(builder_, rows(), a_.embedding_width);
+      const Rows normed = builder_.rows(rows(), a_.embedding_width);
       builder_.norm(x, rows(), static_cast<uint32_t>(a_.embedding_width), norm, normed);
       x = normed;
     }
     if (!p_.embedding_projection.given()) return x;
-    const Rows projected = new_rows(builder_, rows(), a_.width);
+    const Rows projected = builder_.rows(rows(), a_.width);
     project(x, rows(), p_.embedding_projection, {}, projected);
     return projected;
   }
@@ -190,7 +190,7 @@ class ModelPlanner {
     Norm norm = buffers_.norm_of(norm_kind(), p_.final_norm);
     const bool fuses = call_.logits && !call_.state && count <= Builder::kFewRows;
     if (norm.kind != Norm::Kind::kNone && !fuses) {
-      const Rows normed = new_rows(builder_, count, width);
+      const Rows normed = builder_.rows(count, width);
       builder_.norm(x, count, width, norm, normed);
       x = normed;
       norm = {};
@@ -198,11 +198,11 @@ class ModelPlanner {
     if (call_.state) builder_.pointwise(x, count, width, {}, {first_output(), 0, width});
     if (!call_.logits) return;
     if (p_.transform.given()) {
-      const Rows hidden = new_rows(builder_, count, a_.embedding_width);
+      const Rows hidden = builder_.rows(count, a_.embedding_width);
       const Activation activation = a_.family->transform_gelu ? Activation::kGelu : a_.activation;
       project(x, count, p_.transform, {.norm = norm, .function = function_of(activation)}, hidden);
       norm = {};
-      x = new_rows(builder_, count, a_.embedding_width);
+      x = builder_.rows(count, a_.embedding_width);
       builder_.norm(hidden, count, static_cast<uint32_t>(a_.embedding_width),
                     buffers_.norm_of({false, a_.eps}, p_.transform_norm), x);
     }

@@ -5,7 +5,7 @@ import type { Runtime } from '../../runtime/operands.js';
 import type { Int32 } from '../../types/wire.js';
 import type { LoaderInput, OpenLoader, WeightLoader } from '../core/engine.js';
 import { CoreLoader } from '../core/loader.js';
-import { type GpuPlace, openPlace } from './device.js';
+import { type GpuPlace, openPlace } from '../../gpu/place.js';
 import { GpuModel } from './model.js';
 import { GpuWeights } from './weights.js';
 
@@ -13,11 +13,14 @@ class GpuLoader implements WeightLoader {
   readonly #core: CoreLoader;
   readonly #runtime: Runtime;
   readonly #place: GpuPlace;
+  /** The models of one openModel(), which ends them if it fails. */
+  readonly #models: GpuModel[];
   #weights: GpuWeights | undefined;
 
-  constructor(runtime: Runtime, input: LoaderInput, place: GpuPlace) {
+  constructor(runtime: Runtime, input: LoaderInput, place: GpuPlace, models: GpuModel[]) {
     this.#runtime = runtime;
     this.#place = place;
+    this.#models = models;
     this.#core = new CoreLoader(runtime, input, false);
     try {
       this.#weights = new GpuWeights(runtime, place, this.#core.handle);
@@ -47,7 +50,9 @@ class GpuLoader implements WeightLoader {
       throw error;
     }
     this.#weights = undefined;
-    return new GpuModel(this.#runtime, this.#place, core, weights);
+    const model = new GpuModel(this.#runtime, this.#place, core, weights);
+    this.#models.push(model);
+    return model;
   }
 
   dispose(): void {
@@ -77,11 +82,12 @@ export async function openGpuLoader(runtime: Runtime, falls: boolean, signal: Ab
     }
   }
   if (reason !== undefined) place?.close();
+  const models: GpuModel[] = [];
   const onCpu = (input: LoaderInput, why: string): WeightLoader => new CoreLoader(runtime, input, true, `cpu: ${why}`);
   const openLoader = (input: LoaderInput): WeightLoader => {
     if (reason !== undefined || place === undefined) return onCpu(input, reason ?? '');
     try {
-      return new GpuLoader(runtime, input, place);
+      return new GpuLoader(runtime, input, place, models);
     } catch (error) {
       const { code, argument, message } = error as MultiheadError;
       if (!falls || (code !== 'E_MEMORY' && argument !== 'device')) throw error;
@@ -89,5 +95,9 @@ export async function openGpuLoader(runtime: Runtime, falls: boolean, signal: Ab
       return onCpu(input, (reason = message));
     }
   };
-  return { openLoader, abandon: () => place?.close() };
+  const abandon = (): void => {
+    for (const model of models) model.dispose();
+    place?.close();
+  };
+  return { openLoader, abandon };
 }
