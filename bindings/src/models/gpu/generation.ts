@@ -12,7 +12,7 @@ import type { Count, Int32, Int64, Operand, Uint32 } from '../../types/wire.js';
 import type { GenerationSettings, GenerationStep, SteppedGeneration } from '../core/engine.js';
 import { topTokensOf } from '../core/generation.js';
 import { editSpan, numberSpan } from '../core/lists.js';
-import type { GpuPlace } from '../../gpu/place.js';
+import type { GpuPlace } from './device.js';
 import type { GpuWeights } from './weights.js';
 
 /** Tokens of a pass of a prompt: their values need memory on the GPU. */

@@ -11,7 +11,7 @@ import type { Count, Extents, Operand, Uint32 } from '../../types/wire.js';
 import type { Batch, Generation, GenerationSettings, ModelEngine, PassCall, PassResult, Place } from '../core/engine.js';
 import { captureSpan, editSpan, inputsOf } from '../core/lists.js';
 import { copied, type CoreModel, output } from '../core/model.js';
-import type { GpuPlace } from '../../gpu/place.js';
+import type { GpuPlace } from './device.js';
 import { GpuGeneration } from './generation.js';
 import type { GpuWeights } from './weights.js';
 

@@ -4,7 +4,7 @@ import { readGpuPiece, readGpuPlan } from '../../generated/gpu_wire.js';
 import type { Storage } from '../../gpu/buffers.js';
 import { call, type Runtime } from '../../runtime/operands.js';
 import type { Int32 } from '../../types/wire.js';
-import type { GpuPlace } from '../../gpu/place.js';
+import type { GpuPlace } from './device.js';
 
 /** Bytes that may wait in the browser's memory for their copy to the GPU. */
 const mostWaiting = 64 * 2 ** 20;

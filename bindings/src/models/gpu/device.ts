@@ -1,15 +1,15 @@
 // The device of models: one for all of this thread, since its pipelines take seconds to compile, with the memory and the calls that models
 // need of it.
 
-import { kernels } from '../generated/kernels.js';
-import type { Storage } from './buffers.js';
-import { awake, Player } from './device.js';
-import { openDevice } from './open.js';
-import { deviceOf, readPlan } from './plan.js';
-import { type GpuDevice, readGpuPlan } from '../generated/gpu_wire.js';
-import type { Heap } from '../runtime/memory.js';
-import { call, type Operands, type Runtime } from '../runtime/operands.js';
-import type { GpuInfo } from '../types/index.js';
+import { kernels } from '../../generated/kernels.js';
+import type { Storage } from '../../gpu/buffers.js';
+import { Player } from '../../gpu/device.js';
+import { openDevice } from '../../gpu/open.js';
+import { deviceOf, readPlan } from '../../gpu/plan.js';
+import { type GpuDevice, readGpuPlan } from '../../generated/gpu_wire.js';
+import type { Heap } from '../../runtime/memory.js';
+import { call, type Operands, type Runtime } from '../../runtime/operands.js';
+import type { GpuInfo } from '../../types/index.js';
 
 interface SharedDevice {
   readonly player: Player;
@@ -50,7 +50,7 @@ export class GpuPlace {
 
   /** Resolves when the GPU has done everything so far. */
   idle(): Promise<unknown> {
-    return awake(this.player.device.queue.onSubmittedWorkDone());
+    return this.player.wait(this.player.device.queue.onSubmittedWorkDone());
   }
 
   /** Plays the plan that a function of the core makes. `outputs` are lengths of floats: the last operands, which are read. */
