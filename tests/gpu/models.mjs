@@ -167,6 +167,7 @@ async function automatic() {
   await check('a fast GPU', [gpuWins], /^gpu: .*passes over less than 16 tokens take .* ms; tokens take .* ms, on the CPU .* ms$/);
   await check('a slow GPU', [cpuWins], /^cpu: faster than gpu: .*; passes .*; tokens .* ms$/);
   await check('no adapter', [[GPU.prototype, 'requestAdapter', () => async () => null]], /^cpu: gpu: expected an adapter, got none/);
+  await check('a small GPU', [[GPUSupportedLimits.prototype, 'maxBufferSize', () => 1024]], /^cpu: weights: out of memory/);
   await check(
     'a refused shader',
     [[GPUDevice.prototype, 'createComputePipelineAsync', refused]],
