@@ -179,7 +179,7 @@ export const tests = [
       await page.emulateMediaType('print');
       assert.notEqual(await ground(), dark);
       assert.equal(await ground(), 'rgba(0, 0, 0, 0)', 'the paper itself');
-      const folded = await page.$eval('.question p', (answer) => answer.checkVisibility());
+      const folded = await page.$eval('#gallery details:not(.saves) :not(summary)', (answer) => answer.checkVisibility());
       assert.ok(folded, 'answers are printed');
       await page.emulateMediaType(null);
       const client = await page.createCDPSession();
