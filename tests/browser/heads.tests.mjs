@@ -90,7 +90,10 @@ export const tests = [
       await page.$eval('#train', (section) => section.scrollIntoView());
       await train(page);
       assert.equal(await pressed(page), 'source-rules', 'training alone changes nothing above');
-      await choose(page, 'trained');
+      await page.$eval('#train-watch', (button) => button.click());
+      await until(page, () => document.querySelector('#source-trained').getAttribute('aria-pressed') === 'true');
+      await settled(page);
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'your-sentence');
       const letters = [...'isathedogandthedogran'];
       const after = await seen(page);
       assert.deepEqual(

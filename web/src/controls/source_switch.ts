@@ -23,7 +23,7 @@ function shownSource({ state, heads }: App): SourceName {
 }
 
 /** Chooses a source, and resets the choices of single heads and words: other heads read other tokens. */
-function choose(app: App, source: SourceName): void {
+export function choose(app: App, source: SourceName): void {
   const now = app.state.get();
   const sources = app.sources.get();
   const openingOf = (from: HeadSource | string | undefined): string => (typeof from === 'object' ? from.opening : '');
