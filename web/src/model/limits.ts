@@ -5,8 +5,15 @@ import { printable } from '../base/format.js';
 /** Maximum length of a model's name in the address. */
 export const maxNameCharacters = 100;
 
+/** Most tokens of a text whose maps are shown. */
+export const mostTokens = 64;
+
 /** Patches of a picture that can be chosen. A text has fewer tokens. */
 export const maxPatches = 4096;
+
+/** The scores of heads, which can be sorted by them. */
+export const scoreNames = ['previous', 'first', 'itself', 'induction', 'entropy'] as const;
+export type ScoreName = (typeof scoreNames)[number];
 
 /** The part of a model's name that the address holds. */
 export const nameInAddress = (model: { readonly name: string }): string => model.name.slice(0, maxNameCharacters);

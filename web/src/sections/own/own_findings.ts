@@ -7,7 +7,8 @@ export function createFindings(onOpen: (layer: number, head: number) => void) {
   const quality = el('p', { class: 'hint' });
   const list = el('ul', { class: 'own-habits' });
   const missing = el('p', { class: 'hint' });
-  const element = el('section', { class: 'own-findings', 'aria-label': 'What its heads do', hidden: true }, quality, list, missing);
+  const summary = el('summary', {}, 'What its heads do, measured on text that it has not seen');
+  const element = el('details', { class: 'own-findings', hidden: true }, summary, quality, list, missing);
   return {
     element,
     /** Undefined hides it. */

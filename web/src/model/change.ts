@@ -1,0 +1,31 @@
+// The two sentences of the laboratory, and the change of the model while it writes.
+
+import type { PageState } from '../state/page_state.js';
+import type { Change } from './messages.js';
+
+type Texts = readonly [string, string];
+
+export const samples: Readonly<Record<'english' | 'text' | 'ids', Texts>> = {
+  english: ['She was very glad to see Mr.', 'She was very glad to see him.'],
+  text: ['When Mary and John went to the store, John gave a drink to', 'When Mary and John went to the store, Mary gave a drink to'],
+  ids: ['1 2 3 4', '1 2 3 5'],
+};
+
+/** The sentences of the visitor, one a line, or samples. */
+export function textsOf({ labTexts }: PageState, usual: Texts): Texts {
+  const [first, second] = labTexts.split('\n').filter((line) => line.trim() !== '');
+  return first === undefined ? usual : [first, second ?? ''];
+}
+
+export const wordsOf = ({ labWords }: PageState): [string, string] => {
+  const [first = '', second = ''] = labWords.split('\n');
+  return [first, second];
+};
+
+/** The change that the visitor has chosen, of the open head or before its layer; undefined for none. */
+export function changeOf(state: PageState, usual: Texts): Change | undefined {
+  const { labChange: kind, labFactor: factor, ownLayer: layer, ownHead: head } = state;
+  if (kind === 'scale') return { kind, layer, head, factor };
+  if (kind === 'swap') return { kind, layer, head, text: textsOf(state, usual)[1] };
+  return kind === 'steer' ? { kind, layer, factor, texts: textsOf(state, usual) } : undefined;
+}

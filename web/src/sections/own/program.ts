@@ -1,0 +1,141 @@
+// The programs that compute the results of the laboratory again, in JavaScript with multihead/models.
+
+import type { ModelWeights } from 'multihead/models';
+import { download, el, setText } from '../../dom/dom.js';
+import type { Change, Pair } from '../../model/messages.js';
+
+export interface ProgramModel {
+  /** Name of the model's folder or file. */
+  readonly name: string;
+  /** Type of its weights; undefined if as stored. */
+  readonly weights: ModelWeights | undefined;
+  readonly readsText: boolean;
+  /** Most tokens that the page reads of a text. */
+  readonly mostTokens: number;
+}
+
+const comment = (text: string): string => text.replaceAll(/[\r\n\u2028\u2029]/g, ' ');
+
+function opening({ name, weights }: ProgramModel): string[] {
+  return [
+    "import { openModel } from 'multihead/models';",
+    '',
+    `// The path, address or name on the hub of ${comment(name)}.`,
+    `const model = await openModel(process.argv[2]${weights === undefined ? '' : `, { weights: '${weights}' }`});`,
+  ];
+}
+
+const idsOf = ({ readsText, mostTokens }: ProgramModel, text: string): string =>
+  readsText
+    ? `(await model.encode(${JSON.stringify(text)})).ids.slice(0, ${mostTokens})`
+    : `[${text.split(/[\s,]+/).join(', ')}].slice(0, ${mostTokens})`;
+
+const lines = (parts: readonly string[]): string => `${parts.join('\n')}\n`;
+
+/** Prints the likeliest word of each layer after each token with its probability, and the logarithm of each token's probability. */
+export const lensProgram = (model: ProgramModel, text: string): string =>
+  lines([
+    ...opening(model),
+    `const ids = ${idsOf(model, text)};`,
+    'const lens = await model.lens(ids, { top: 1 });',
+    'for (const [row, layer] of lens.layers.entries()) {',
+    '  const cells = Array.from(ids, (_, at) => row * ids.length + at);',
+    `  const words = await Promise.all(cells.map((at) => ${model.readsText ? 'model.decode([lens.ids[at]])' : 'lens.ids[at]'}));`,
+    "  console.log(layer, cells.map((at, i) => `${JSON.stringify(words[i])} ${lens.probabilities[at].toFixed(3)}`).join('  '));",
+    '}',
+    'const { values } = await model.logProbs(ids);',
+    "console.log('ln p', Array.from(values, (value) => value.toFixed(3)).join(' '));",
+    'model.dispose();',
+  ]);
+
+/** Prints the metrics of both texts and the three maps: the change of the metric for each layer. */
+export const experimentProgram = (model: ProgramModel, { ids, tokens, words, attribution }: Pair): string =>
+  lines([
+    ...opening(model),
+    `const clean = [${ids[0].join(', ')}];`,
+    `const corrupt = [${ids[1].join(', ')}];`,
+    `// The logit of ${comment(JSON.stringify(words[0]))} minus that of ${comment(JSON.stringify(words[1]))}.`,
+    `const metric = { token: ${tokens[0]}, against: ${tokens[1]} };`,
+    '',
+    '/** Prints the change of the metric: a row for each layer. */',
+    'function print(title, { shape: [layers, parts], data }, zero) {',
+    '  console.log(title);',
+    '  for (let layer = 0; layer < layers; layer += 1) {',
+    '    const row = data.subarray(layer * parts, (layer + 1) * parts);',
+    "    console.log(Array.from(row, (value) => (value - zero).toFixed(3)).join(' '));",
+    '  }',
+    '}',
+    '',
+    'const heads = await model.patch(clean, corrupt, metric);',
+    'console.log(heads.clean.toFixed(3), heads.corrupt.toFixed(3));',
+    "print('by head', heads.values, heads.clean);",
+    ...(typeof attribution === 'string' ? [] : ["print('by head, estimated', (await model.attributionPatch(clean, corrupt, metric)).values, 0);"]),
+    "print('by position', (await model.patch(clean, corrupt, metric, { by: 'position' })).values, heads.clean);",
+    'model.dispose();',
+  ]);
+
+/** Prints the continuation of a text by the changed model. */
+export function changeProgram(model: ProgramModel, text: string, change: Change): string {
+  const { layer } = change;
+  const capture = (site: string, heads = ''): string[] => [
+    `const read = async (ids) => (await model.run(ids, { capture: [{ site: '${site}', layer: ${layer}${heads} }], logits: 'none' })).captures[0];`,
+  ];
+  const mean = [
+    'const mean = async (ids) => {',
+    '  const { shape: [count, width], data } = await read(ids);',
+    '  return Float32Array.from({ length: width }, (_, col) => {',
+    '    let sum = 0;',
+    '    for (let row = 0; row < count; row += 1) sum += data[row * width + col];',
+    '    return sum / count;',
+    '  });',
+    '};',
+  ];
+  const edits: string[] =
+    change.kind === 'scale'
+      ? [`const edit = { site: 'z', layer: ${layer}, heads: [${change.head}], scale: ${change.factor} };`]
+      : change.kind === 'swap'
+        ? [
+            ...capture('z', `, heads: [${change.head}]`),
+            `const { shape, data } = await read(${idsOf(model, change.text)});`,
+            `const edit = { site: 'z', layer: ${layer}, heads: [${change.head}], set: data.slice(-shape[2]) };`,
+          ]
+        : [
+            ...capture('resid_pre'),
+            ...mean,
+            `const toward = await mean(${idsOf(model, change.texts[0])});`,
+            `const away = await mean(${idsOf(model, change.texts[1])});`,
+            `const edit = { site: 'resid_pre', layer: ${layer}, add: toward.map((value, at) => ${change.factor} * (value - away[at])) };`,
+          ];
+  return lines([
+    ...opening(model),
+    ...edits,
+    `const prompt = ${model.readsText ? JSON.stringify(text) : idsOf(model, text)};`,
+    'for await (const { text, token } of model.generate(prompt, { maxNewTokens: 24, edits: [edit] })) {',
+    model.readsText ? '  process.stdout.write(text);' : '  console.log(token);',
+    '}',
+    'model.dispose();',
+  ]).replace('{ text, token }', model.readsText ? '{ text }' : '{ token }');
+}
+
+/** A closed box with a program and a button that saves it. */
+export function programBox(name: string) {
+  const code = el('code');
+  const save = el('button', { class: 'save', 'aria-label': `Save the program of the ${name}` }, 'Save');
+  const box = el('pre', { class: 'lab-code', tabindex: 0 }, code);
+  const element = el('details', { class: 'lab-program', hidden: true }, el('summary', {}, 'The same in a program'), save, box);
+  let write = (): string => '';
+  const fill = (): void => {
+    if (element.open) setText(code, write());
+  };
+  element.addEventListener('toggle', fill);
+  save.addEventListener('click', () => download(new Blob([write()], { type: 'text/javascript' }), `${name}.mjs`));
+  return {
+    element,
+    /** Undefined hides the box. */
+    show(program: (() => string) | undefined): void {
+      element.hidden = program === undefined;
+      if (program) write = program;
+      fill();
+    },
+  };
+}
