@@ -65,16 +65,9 @@ export class Laboratory {
 
   async patch(kind: PatchKind, signal: AbortSignal, onValues: (patched: Patched) => void): Promise<Matrix> {
     const { ids, tokens } = this.#begun();
-    const { values } = await this.#model.patch(
-      ...ids,
-      { token: tokens[0], against: tokens[1] },
-      {
-        by: kind === 'heads' ? 'head' : 'position',
-        signal,
-        onProgress: (done, some) => onValues({ patched: kind, known: Math.round(done * some.data.length), values: some }),
-      },
-    );
-    return values;
+    const metric = { token: tokens[0], against: tokens[1] };
+    const onProgress = (done: number, values: Matrix): void => onValues({ patched: kind, known: Math.round(done * values.data.length), values });
+    return (await this.#model.patch(...ids, metric, { by: kind === 'heads' ? 'head' : 'position', signal, onProgress })).values;
   }
 
   async changed(kind: PatchKind, layer: number, part: number): Promise<BeforeAfter> {
@@ -94,7 +87,7 @@ export class Laboratory {
       return [{ site: 'z', layer, heads: [change.head], set: data.slice(-shape.at(-1)!) }];
     }
     const [toward, away] = [await this.#mean(change.texts[0], layer), await this.#mean(change.texts[1], layer)];
-    return [{ site: 'resid_pre', layer, add: toward.map((value, at) => change.factor * (value - away[at]!)) }];
+    return [{ site: 'resid_pre', layer, add: Float32Array.from(toward, (value, at) => change.factor * (value - away[at]!)) }];
   }
 
   #begun(): Pair {
@@ -116,23 +109,16 @@ export class Laboratory {
   async #mean(text: string, layer: number): Promise<Float32Array> {
     const { shape, data } = await this.#read(await this.#ids(text), { site: 'resid_pre', layer });
     const [count, width] = shape as [number, number];
-    return Float32Array.from({ length: width }, (_, col) => {
-      let sum = 0;
-      for (let row = 0; row < count; row += 1) sum += data[row * width + col]!;
-      return sum / count;
-    });
+    const sumOf = (col: number): number => data.reduce((sum, value, at) => (at % width === col ? sum + value : sum), 0);
+    return Float32Array.from({ length: width }, (_, col) => sumOf(col) / count);
   }
 
   async #likeliest(ids: readonly number[], edits: readonly Edit[] = []): Promise<LikelyText[]> {
     const { numLayers, vocabSize } = this.#model.info;
     const top = Math.min(mostLikely, vocabSize);
     const found = await this.#model.lens(ids, { layers: [numLayers], top, edits });
-    return Promise.all(
-      [...found.ids.slice(-top)].map(async (id, at) => ({
-        label: await this.#reader.label(id),
-        share: found.probabilities[found.probabilities.length - top + at]!,
-      })),
-    );
+    const shares = found.probabilities.slice(-top);
+    return Promise.all([...found.ids.slice(-top)].map(async (id, at) => ({ label: await this.#reader.label(id), share: shares[at]! })));
   }
 
   async #attribution([clean, corrupt]: Pair['ids'], metric: Metric): Promise<Pick<Pair, 'metrics' | 'attribution'>> {

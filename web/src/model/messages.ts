@@ -91,12 +91,10 @@ export interface Pair {
 /** A part of the model that gets its value from the second text: the output of a head, or the residual stream at a position. */
 export type PatchKind = 'heads' | 'positions';
 
-/** The metrics of a patch so far; those to come are 0. */
+/** The metrics of a patch, (layers, heads) or (layers, N), of which the first `known` ones are known. */
 export interface Patched {
   readonly patched: PatchKind;
-  /** Number of metrics that are known. */
   readonly known: number;
-  /** (layers, heads) or (layers, N). */
   readonly values: Matrix;
 }
 

@@ -3,15 +3,15 @@
 
 import { maxCharacters, tokenNames } from '../../attention/tokens.js';
 import { formatNumber, messageOf } from '../../base/format.js';
-import { el, word, type Child } from '../../dom/dom.js';
+import { el, word } from '../../dom/dom.js';
 import { createLegend } from '../../maps/legend.js';
 import { createMapFrame } from '../../maps/map_frame.js';
 import { largestOf, type MatrixView } from '../../maps/heat_map.js';
 import type { Matrix } from '../../attention/matrix.js';
 import type { Cell } from '../../maps/matrix_map.js';
-import { textsOf, wordsOf } from '../../model/change.js';
+import { textsOf, wordsOf } from './change.js';
 import type { ModelClient } from '../../model/client.js';
-import type { BeforeAfter, Pair, Patched, PatchKind } from '../../model/messages.js';
+import type { Pair, Patched, PatchKind } from '../../model/messages.js';
 import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 import { shareLine } from '../bend/bend.js';
@@ -29,23 +29,25 @@ export interface ExperimentModel extends ProgramModel {
 
 type MapName = PatchKind | 'estimate';
 
-const maps: readonly { readonly name: MapName; readonly title: string; readonly line: string }[] = [
-  { name: 'heads', title: 'By head', line: 'One head at a time gets its output from the second sentence.' },
-  { name: 'estimate', title: 'By head, estimated', line: 'The same from one gradient (attribution): fast, and only a first guess.' },
-  { name: 'positions', title: 'By position', line: 'What stands at one word, before one layer, comes from the second sentence.' },
+const maps: readonly (readonly [name: MapName, title: string, line: string])[] = [
+  ['heads', 'By head', 'One head at a time gets its output from the second sentence.'],
+  ['estimate', 'By head, estimated', 'The same from one gradient (attribution): fast, and only a first guess.'],
+  ['positions', 'By position', 'What stands at one word, before one layer, comes from the second sentence.'],
 ];
+
+const lead =
+  'Two sentences that differ in a word. Each part of the model in turn gets its value from the second one; the color is how far that moves the answer.';
 
 /** The change of the metric in each part; parts that are still to come have none. */
 export function changeView(name: MapName, { labels }: Pair, { shape, data }: Matrix, clean: number, known = data.length): MatrixView {
   const [rows, cols] = shape as [number, number];
   const numbers = (count: number): string[] => Array.from({ length: count }, (_, at) => String(at + 1));
   const [first, second] = labels.map(tokenNames) as [readonly string[], readonly string[]];
-  const differs = (at: number): boolean => labels[0][at] !== labels[1][at];
+  const both = first.map((label, at) => (labels[0][at] === labels[1][at] ? label : `${label}/${second[at]}`));
   return {
     ...{ rows, cols, scale: 'signed', rowLabels: numbers(rows), axes: ['layer', name === 'positions' ? 'word' : 'head'] },
-    colLabels: name === 'positions' ? first.map((label, at) => (differs(at) ? `${label}/${second[at]}` : label)) : numbers(cols),
+    colLabels: name === 'positions' ? both : numbers(cols),
     data: Float32Array.from(data, (value, at) => (at < known ? value - clean : 0)),
-    ...(known === 0 && { blank: true }),
   };
 }
 
@@ -58,44 +60,24 @@ export function createExperiment(app: App, client: ModelClient) {
   const status = el('p', { class: 'hint lab-status', role: 'status' });
   const ready = el('div', { class: 'row lab-ready', role: 'group', 'aria-label': 'Experiments that work on this model' });
   const readyLine = el('p', { class: 'hint' });
-  const cards = maps.map(({ name, title, line }) => createCard(name, title, line));
-  const changedTitle = el('h4', { class: 'own-asked' });
-  const changedLists = [el('ol', { class: 'effect-list lab-likely' }), el('ol', { class: 'effect-list own-likely' })];
-  const changed = el(
-    'div',
-    { class: 'lab-changed', hidden: true, role: 'status' },
-    changedTitle,
-    el(
-      'div',
-      { class: 'row' },
-      ...changedLists.map((list, at) => el('div', { class: 'slim' }, el('p', { class: 'control-name' }, at === 0 ? 'Before' : 'After'), list)),
-    ),
-  );
+  const cards = maps.map((map) => createCard(...map));
+  const title = el('h4', { class: 'own-asked' });
+  const lists = [1, 2].map(() => el('ol', { class: 'effect-list lab-likely' }));
+  const beforeAfter = lists.map((list, at) => el('div', { class: 'slim' }, el('p', { class: 'control-name' }, at === 0 ? 'Before' : 'After'), list));
+  const changed = el('div', { class: 'lab-changed', hidden: true, role: 'status' }, title, el('div', { class: 'row' }, ...beforeAfter));
   const program = programBox('experiment');
   const results = el('div', { hidden: true }, el('div', { class: 'lab-maps' }, ...cards.map(({ element }) => element)), changed, program.element);
+  const answers = words.map((input, at) => el('label', { class: 'row control-name' }, at === 0 ? 'Answer' : 'against', input));
   const element = el(
     'section',
     { class: 'part lab-experiment', 'aria-label': 'Experiment' },
     el('h3', {}, 'Which part makes the difference?'),
-    el(
-      'p',
-      { class: 'hint' },
-      'Two sentences that differ in a word. Each part of the model in turn gets its value from the second one; the color is how far that moves the answer.',
-    ),
+    el('p', { class: 'hint' }, lead),
     ready,
     readyLine,
     el('label', { for: 'lab-texts', class: 'control-name' }, 'Two sentences of equally many tokens, one a line'),
     texts,
-    el(
-      'div',
-      { class: 'row lab-controls' },
-      ...words.map((input, at) =>
-        el('span', { class: 'row' }, el('label', { for: input.id, class: 'control-name' }, at === 0 ? 'Answer' : 'against'), input),
-      ),
-      run,
-      progress,
-      stop,
-    ),
+    el('div', { class: 'row lab-controls' }, ...answers, run, progress, stop),
     status,
     results,
   );
@@ -105,13 +87,12 @@ export function createExperiment(app: App, client: ModelClient) {
   let running = false;
   let asked = 0;
 
-  function createCard(name: MapName, title: string, line: string) {
-    const kind = name === 'positions' ? 'positions' : 'heads';
-    const readout = el('p', { class: 'readout number' }, '\u00a0');
+  function createCard(name: MapName, mapTitle: string, line: string) {
+    const readout = el('p', { class: 'readout number' });
     const legend = createLegend('signed');
-    const frame = createMapFrame({ maxCell: 52, onPoint: (cell) => point(cell), onChoose: (cell) => void choose(kind, cell) }, title.toLowerCase());
-    const problem = el('p', { class: 'hint', hidden: true });
-    let content: readonly [Matrix, number] | undefined;
+    const onChoose = (cell: Cell): void => void choose(name === 'positions' ? 'positions' : 'heads', cell);
+    const frame = createMapFrame({ maxCell: 52, onPoint: point, onChoose }, mapTitle.toLowerCase());
+    let content: readonly [Matrix, number | undefined] | undefined;
 
     function point(cell: Cell | null): void {
       const view = frame.shown()?.view;
@@ -119,40 +100,38 @@ export function createExperiment(app: App, client: ModelClient) {
       readout.textContent = cell && view ? formatNumber(view.data[cell.row * view.cols + cell.col]!) : '\u00a0';
     }
 
-    const element = el(
-      'div',
-      { class: 'column card' },
-      el('h4', { class: 'own-asked' }, title),
-      el('p', { class: 'card-line' }, line),
-      problem,
-      frame.body,
-      readout,
-      el('div', { class: 'row apart low map-under' }, legend.element, frame.saves),
-    );
+    function draw(): void {
+      if (!content || !pair || !model) return;
+      const view = changeView(name, pair, content[0], name === 'estimate' ? 0 : pair.metrics[0], content[1]);
+      legend.show({ masked: false, limit: largestOf(view) });
+      frame.show({ view, title: mapTitle }, 'change', model.view);
+    }
+
+    const under = el('div', { class: 'row apart low map-under' }, legend.element, frame.saves);
     return {
-      element,
-      name,
-      show(matrix: Matrix, known?: number): void {
-        content = [matrix, known ?? matrix.data.length];
-        this.draw();
+      element: el(
+        'div',
+        { class: 'column card' },
+        el('h4', { class: 'own-asked' }, mapTitle),
+        el('p', { class: 'hint' }, line),
+        frame.body,
+        readout,
+        under,
+      ),
+      draw,
+      /** Shows metrics, of which so many are known, or why there are none. */
+      show(matrix: Matrix | string, known?: number): void {
+        const why = typeof matrix === 'string' ? matrix : undefined;
+        frame.body.hidden = under.hidden = why !== undefined;
+        readout.textContent = why ?? '\u00a0';
+        content = typeof matrix === 'string' ? undefined : [matrix, known];
+        draw();
       },
-      fail(why: string): void {
-        problem.textContent = why;
-        problem.hidden = why === '';
-        frame.body.hidden = why !== '';
-      },
-      draw(): void {
-        if (!content || !pair || !model) return;
-        const [matrix, known] = content;
-        const view = changeView(name, pair, matrix, name === 'estimate' ? 0 : pair.metrics[0], known);
-        legend.show({ masked: false, limit: largestOf(view) });
-        frame.show({ view, title }, 'change', model.view);
-      },
-      forget: (): void => void (content = undefined),
     };
   }
 
-  const cardOf = (name: MapName) => cards.find((card) => card.name === name)!;
+  const show = (name: MapName, matrix: Matrix | string, known?: number): void =>
+    cards[maps.findIndex(([each]) => each === name)]!.show(matrix, known);
 
   /** Shows what a part changes in the next word. */
   async function choose(kind: PatchKind, { row, col }: Cell): Promise<void> {
@@ -160,11 +139,11 @@ export function createExperiment(app: App, client: ModelClient) {
     asked += 1;
     const own = asked;
     try {
-      const lists: BeforeAfter = await client.call('changed', kind, row, col);
+      const found = await client.call('changed', kind, row, col);
       if (own !== asked) return;
-      const part = kind === 'heads' ? [`head ${col + 1} of layer ${row + 1}`] : [word(pair.labels[1][col]!), ` before layer ${row + 1}`];
-      changedTitle.replaceChildren('Next word with ', ...(part as Child[]), ' from the second sentence');
-      lists.forEach((list, at) => changedLists[at]!.replaceChildren(...list.map(({ label, share }) => shareLine(label, share))));
+      const part = kind === 'heads' ? `head ${col + 1} of layer ${row + 1}` : `“${pair.labels[1][col]!}” before layer ${row + 1}`;
+      title.textContent = `Next word with ${part} from the second sentence`;
+      found.forEach((likely, at) => lists[at]!.replaceChildren(...likely.map(({ label, share }) => shareLine(label, share))));
       changed.hidden = false;
     } catch (error) {
       status.textContent = messageOf(error);
@@ -196,25 +175,21 @@ export function createExperiment(app: App, client: ModelClient) {
   async function start(): Promise<void> {
     if (!model) return;
     clear();
-    const own = runs;
+    const [own, of] = [runs, model];
     setRunning(true);
     progress.removeAttribute('value');
     try {
-      const begun = await client.call('pair', textsOf(app.state.get(), model.samples), wordsOf(app.state.get()));
+      const begun = await client.call('pair', textsOf(app.state.get(), of.samples), wordsOf(app.state.get()));
       if (own !== runs) return;
       pair = begun;
       tell(begun);
-      cards.forEach((card) => card.forget());
       results.hidden = false;
-      const { attribution } = begun;
-      cardOf('estimate').fail(typeof attribution === 'string' ? `No estimate for this model: ${attribution}` : '');
-      if (typeof attribution !== 'string') cardOf('estimate').show(attribution);
+      show('estimate', begun.attribution);
       for (const kind of ['heads', 'positions'] as const) {
         const values = await client.call('patch', kind);
         if (own !== runs) return;
-        cardOf(kind).show(values);
+        show(kind, values);
       }
-      const of = model;
       program.show(() => experimentProgram(of, begun));
     } catch (error) {
       if (own === runs) status.textContent = messageOf(error);
@@ -222,22 +197,13 @@ export function createExperiment(app: App, client: ModelClient) {
     if (own === runs) setRunning(false);
   }
 
-  function tell({ words: [one, two], metrics: [clean, corrupt] }: Pair): void {
-    const logit = (value: number): HTMLElement => el('strong', { class: 'number' }, formatNumber(value));
+  function tell({ words: [one, two], metrics }: Pair): void {
+    const [clean, corrupt] = metrics.map((value) => el('strong', { class: 'number' }, formatNumber(value))) as [HTMLElement, HTMLElement];
+    const said = ['The logit of ', word(one), ' minus that of ', word(two), ' is ', clean, ' after the first sentence and ', corrupt];
     status.replaceChildren(
-      ...['The logit of ', word(one), ' minus that of ', word(two), ' is '],
-      ...[logit(clean), ' after the first sentence and ', logit(corrupt), ' after the second. '],
-      ...['Maps show how far one part alone moves the first number. Choose a cell to see the next words.'],
+      ...said,
+      ' after the second. Maps show how far one part alone moves the first number. Choose a cell to see the next words.',
     );
-  }
-
-  function fill(): void {
-    const state = app.state.get();
-    if (texts.value !== state.labTexts) texts.value = state.labTexts;
-    wordsOf(state).forEach((value, at) => {
-      const input = words[at]!;
-      if (input.value !== value) input.value = value;
-    });
   }
 
   texts.addEventListener('input', () => update(app, { labTexts: texts.value }, 'lab-texts'));
@@ -246,39 +212,34 @@ export function createExperiment(app: App, client: ModelClient) {
     input.addEventListener('keydown', ({ key }) => key === 'Enter' && void start());
   }
   app.state.watch((state, before) => {
-    fill();
+    const given = [state.labTexts, ...wordsOf(state)];
+    [texts, ...words].forEach((field, at) => field.value === given[at] || (field.value = given[at]!));
     if (before && (state.labTexts !== before.labTexts || state.labWords !== before.labWords)) clear();
   });
 
   return {
     element,
     follow(next: ExperimentModel): void {
-      if (next.key !== model?.key) {
-        clear();
-        texts.placeholder = next.samples.join('\n');
-        ready.replaceChildren(
-          ...next.ready.map((each) => {
-            const begin = (): void => {
-              update(app, each.state);
-              readyLine.textContent = each.line;
-              void start();
-            };
-            return el('button', { class: 'secondary', onclick: begin }, each.title);
-          }),
-        );
-        ready.hidden = next.ready.length === 0;
-        readyLine.textContent = '';
-      }
-      const sameView = next.view === model?.view;
+      const before = model;
       model = next;
-      if (!sameView) cards.forEach((card) => card.draw());
+      if (next.view !== before?.view) cards.forEach(({ draw }) => draw());
+      if (next.key === before?.key) return;
+      clear();
+      texts.placeholder = next.samples.join('\n');
+      const begin = ({ state, line }: Ready): void => {
+        update(app, state);
+        readyLine.textContent = line;
+        void start();
+      };
+      ready.replaceChildren(...next.ready.map((each) => el('button', { class: 'secondary', onclick: () => begin(each) }, each.title)));
+      ready.hidden = next.ready.length === 0;
+      readyLine.textContent = '';
     },
     /** Takes the metrics of a patch that runs. */
     take({ patched, known, values }: Patched): void {
       if (!running || !pair) return;
       progress.value = (known / values.data.length + (patched === 'positions' ? 1 : 0)) / 2;
-      cardOf(patched).show(values, known);
+      show(patched, values, known);
     },
-    clear,
   };
 }

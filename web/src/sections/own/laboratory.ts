@@ -20,6 +20,9 @@ import { createExperiment, type ExperimentModel } from './experiment.js';
 import { lensProgram, programBox } from './program.js';
 import { ready } from './ready_experiments.js';
 
+export { changeProgram, programBox } from './program.js';
+export { createSteering } from './steering.js';
+
 /** Natural logarithm of the probability at which a word has the strongest color: 1 in 3,000. */
 const mostSurprising = 8;
 
@@ -29,6 +32,9 @@ export interface LaboratoryModel extends Omit<ExperimentModel, 'ready'> {
   readonly ready: boolean;
 }
 
+const lead =
+  'Below each word stands the next word as the model guesses it, first from what comes in, then after every layer; the darker, the surer. Choose a cell to see its five likeliest words.';
+
 /** `onWhere` is told where the model computes now. */
 export function createLaboratory(app: App, client: ModelClient, onWhere: (where: string) => void) {
   const frame = createMapFrame({ maxCell: 96, onPoint: (cell) => open(cell ?? chosen), onChoose: (cell) => open((chosen = cell)) }, 'the lens');
@@ -36,38 +42,20 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
   const list = el('ol', { class: 'effect-list lab-likely' });
   const program = programBox('lens');
   const words = el('ol', { class: 'wrap lab-words', 'aria-label': 'How likely each token was' });
+  const saves = saveButtons('the probabilities of the words', () => (shown ? { view: rowView(shown), title: 'Words' } : null));
   const problem = el('p', { class: 'hint', role: 'status' });
-  const lens = el(
-    'section',
-    { class: 'part lab-lens', 'aria-label': 'Layer by layer' },
-    el('h3', {}, 'What each layer would say next'),
-    el(
-      'p',
-      { class: 'hint' },
-      'Below each word stands the next word as the model guesses it, first from what comes in, then after every layer; the darker, the surer. Choose a cell to see its five likeliest words.',
-    ),
-    problem,
-    el(
-      'div',
-      { class: 'lab-lens-maps' },
-      el(
-        'div',
-        { class: 'column slim' },
-        frame.body,
-        el('div', { class: 'row apart low map-under' }, createLegend('weights', 'probability').element, frame.saves),
-      ),
-      el('div', { class: 'slim' }, title, list),
-    ),
+  const under = el('div', { class: 'row apart low map-under' }, createLegend('weights', 'probability').element, frame.saves);
+  const results = el(
+    'div',
+    {},
+    el('div', { class: 'lab-lens-maps' }, el('div', { class: 'column slim' }, frame.body, under), el('div', { class: 'slim' }, title, list)),
     el('h4', { class: 'own-asked' }, 'How likely the model found each word'),
-    el(
-      'div',
-      { class: 'row apart low lab-rated' },
-      words,
-      saveButtons('the probabilities of the words', () => (shown ? { view: rowView(shown), title: 'Words' } : null)),
-    ),
-    el('p', { class: 'hint' }, `The stronger the color, the less the model expected the word from those before it.`),
+    el('div', { class: 'row apart low lab-rated' }, words, saves),
+    el('p', { class: 'hint' }, 'The stronger the color, the less the model expected the word from those before it.'),
     program.element,
   );
+  const heading = el('h3', {}, 'What each layer would say next');
+  const lens = el('section', { class: 'part lab-lens', 'aria-label': 'Layer by layer' }, heading, el('p', { class: 'hint' }, lead), problem, results);
   const experiment = createExperiment(app, client);
   let shown: Lens | undefined;
   let chosen: Cell | undefined;
@@ -85,26 +73,23 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
   }
 
   function paintWords(): void {
-    if (!shown) return;
     const color = colorScale(paintTheme.get(), 'signed', mostSurprising);
-    const { labels, logProbs } = shown;
-    words.replaceChildren(
-      ...labels.map((label, at) => {
-        const value = logProbs[at - 1];
-        const said = value === undefined ? 'the first token' : `probability ${formatPercent(Math.exp(value), 1)}, ln ${formatNumber(value, 2)}`;
-        const item = el('li', { title: said }, word(label), el('span', { class: 'sr-only' }, `, ${said}`));
-        const { fill, ink } = color(value ?? 0);
-        [item.style.backgroundColor, item.style.color] = [fill, ink];
-        return item;
-      }),
-    );
+    const items = shown?.labels.map((label, at) => {
+      const value = shown?.logProbs[at - 1];
+      const said = value === undefined ? 'the first token' : `probability ${formatPercent(Math.exp(value), 1)}, ln ${formatNumber(value, 2)}`;
+      const item = el('li', { title: said }, word(label), el('span', { class: 'sr-only' }, `, ${said}`));
+      const { fill, ink } = color(value ?? 0);
+      [item.style.backgroundColor, item.style.color] = [fill, ink];
+      return item;
+    });
+    words.replaceChildren(...(items ?? []));
   }
 
   function draw(as: ViewName): void {
     if (!shown) return;
-    frame.show({ view: lensView(shown), title: 'Layer by layer' }, 'next word', as);
-    const { rows, cols } = frame.shown()!.view;
-    if (!chosen || chosen.col >= cols || chosen.row >= rows) chosen = { row: rows - 1, col: cols - 1 };
+    const view = lensView(shown);
+    frame.show({ view, title: 'Layer by layer' }, 'next word', as);
+    if (!chosen || chosen.col >= view.cols || chosen.row >= view.rows) chosen = { row: view.rows - 1, col: view.cols - 1 };
     open(chosen);
     paintWords();
   }
@@ -125,7 +110,7 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
       shown = undefined;
       problem.textContent = messageOf(error);
     }
-    for (const each of [...lens.children].slice(3)) (each as HTMLElement).hidden = shown === undefined;
+    results.hidden = shown === undefined;
     busy = false;
     await look();
   }
@@ -142,7 +127,6 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
       void look();
     },
     take: experiment.take,
-    clear: experiment.clear,
   };
 }
 

@@ -8,10 +8,10 @@ import { maxCharacters } from '../../attention/tokens.js';
 import { counted, listed, messageOf } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/choice.js';
 import { el, setText } from '../../dom/dom.js';
-import { changeOf, samples } from '../../model/change.js';
+import { changeOf, samples } from './change.js';
 import { connect } from '../../model/client.js';
 import { droppedFiles, type Dropped } from '../../model/dropped.js';
-import { englishFiles, englishLayer, englishName, englishText, findingsOf } from '../../model/english.js';
+import { englishFiles, englishLayer, englishName, englishText, qualityIn } from '../../model/english.js';
 import { select, weightBytes } from '../../model/folder_files.js';
 import { formatBytes, mostTokens, nameInAddress, shownName } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
@@ -23,7 +23,6 @@ import { whyMissing } from '../../workers/missing_file.js';
 import { failureOf } from '../../workers/protocol.js';
 import { shareLine } from '../bend/bend.js';
 import { createContinuation } from './own_continue.js';
-import { createFindings } from './own_findings.js';
 import { classMaps, createOwnHead } from './own_head.js';
 import { keptModel } from './own_kept.js';
 import { loadingBar } from './own_loading.js';
@@ -58,6 +57,7 @@ export function openedModel(app: App, tell: Tell) {
   const weights = el('select', { id: 'own-weights' }, ...weightChoices.map((choice) => el('option', { value: choice }, choiceNames[choice])));
   const weightsLine = el('p', { class: 'row own-choice' }, el('label', { for: 'own-weights', class: 'control-name' }, 'Weights in memory'), weights);
   const facts = el('p', { class: 'own-facts' });
+  const quality = el('p', { class: 'hint' });
   const where = el('span', { class: 'tag own-where' });
   /** Stands where the laboratory will be. */
   const laboratoryPlace = el('div', { class: 'lab-place' });
@@ -67,7 +67,6 @@ export function openedModel(app: App, tell: Tell) {
   const views = createViewSwitch(app, 'ownView', 'Show the map as');
   const openHead = (ownLayer: number, ownHead: number): void => update(app, { ownLayer, ownHead }, 'own-head');
   const overview = createOverview(app, openHead);
-  const findings = createFindings(openHead);
   const head = createOwnHead(app);
   const continuation = createContinuation(
     client,
@@ -92,12 +91,11 @@ export function openedModel(app: App, tell: Tell) {
     textBox,
     pictureChoice.element,
     picture,
-    findings.element,
     classes,
-    laboratoryPlace,
     continuation.element,
+    laboratoryPlace,
     comparison.element,
-    el('details', { class: 'part own-about' }, el('summary', {}, 'About this model ', where), facts, weightsLine),
+    el('details', { class: 'part own-about' }, el('summary', {}, 'About this model, which computes here in ', where), facts, quality, weightsLine),
   );
   const kept = keptModel(app, open, () => overview.focus());
 
@@ -126,23 +124,26 @@ export function openedModel(app: App, tell: Tell) {
   const usualTexts = (): readonly [string, string] => samples[isEnglish() ? 'english' : opened?.readsText === false ? 'ids' : 'text'];
 
   async function loadLaboratory() {
-    const [{ createLaboratory }, { createSteering }] = await Promise.all([import('./laboratory.js'), import('./steering.js')]);
+    const { changeProgram, createLaboratory, createSteering, programBox } = await import('./laboratory.js');
     const made = createLaboratory(app, client, (now) => setText(where, now));
     laboratoryPlace.append(made.element);
-    continuation.control(createSteering(app));
+    continuation.control(createSteering(app), {
+      box: programBox('changed model'),
+      write: (after, change) => changeProgram(inLaboratory(opened!), after, change),
+    });
     return made;
   }
+
+  const inLaboratory = ({ info, weights: type, readsText }: OpenedModel): LaboratoryModel => ({
+    ...{ key: `model ${openings}`, name: shownName(files!), weights: type, readsText, ready: isEnglish() },
+    ...{ mostTokens: Math.min(mostTokens, info.maxTokens || mostTokens), text: textNow(), view: views.current(), samples: usualTexts() },
+  });
 
   /** Shows the laboratory's results on the present text; loads it when it is first seen. */
   async function lookInside(): Promise<void> {
     if (!opened || !inView() || laboratoryPlace.hidden || !seen) return;
-    const model: LaboratoryModel = {
-      ...{ key: `model ${openings}`, name: shownName(files!), weights: opened.weights, readsText: opened.readsText },
-      mostTokens: Math.min(mostTokens, opened.info.maxTokens || mostTokens),
-      ...{ text: textNow(), view: views.current(), samples: usualTexts(), ready: isEnglish() },
-    };
     try {
-      (await (laboratory ??= loadLaboratory())).follow(model);
+      (await (laboratory ??= loadLaboratory())).follow(inLaboratory(opened));
     } catch {
       laboratory = undefined;
       tell(await whyMissing(), true);
@@ -185,7 +186,7 @@ export function openedModel(app: App, tell: Tell) {
     bar.begin();
     try {
       const model = await client.call('open', given, ownWeights);
-      const found = await findingsOf(given);
+      quality.textContent = await qualityIn(given);
       [files, opened, asked] = [given, model, undefined];
       incomplete = undefined;
       continuation.clear();
@@ -193,7 +194,6 @@ export function openedModel(app: App, tell: Tell) {
       if (isOther) update(app, { model: nameInAddress(given), ownLayer: given.name === englishName ? englishLayer : 0, ownHead: 0, ownQuery: null });
       showInfo(model);
       giveHeads(model);
-      findings.show(found);
       kept.using(given);
       body.hidden = !inView();
       if (own !== openings) return;

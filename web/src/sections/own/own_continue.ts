@@ -5,6 +5,7 @@ import { el, word } from '../../dom/dom.js';
 import type { ModelClient } from '../../model/client.js';
 import type { Change, Next } from '../../model/messages.js';
 import { shareLine } from '../bend/bend.js';
+import type { programBox } from './program.js';
 
 /** Milliseconds without a change of the model before it writes again. */
 const pause = 120;
@@ -15,6 +16,7 @@ export function createContinuation(
   changeNow: () => Change | undefined,
   onProblem: (problem: string) => void,
 ) {
+  let program: { readonly box: ReturnType<typeof programBox>; readonly write: (after: string, change: Change) => string } | undefined;
   const plain = el('p', { class: 'own-text own-plain', dir: 'auto', hidden: true });
   const go = el('button', { class: 'secondary', id: 'own-continue' }, 'Continue the text');
   const written = el('p', { class: 'own-text', id: 'own-text', dir: 'auto' });
@@ -50,8 +52,8 @@ export function createContinuation(
   const newText = (): string => steps.map(({ text }) => text).join('');
 
   function clear(): void {
-    clearTimeout(timer);
     run += 1;
+    program?.box.show(undefined);
     steps = [];
     tokens.replaceChildren();
     summary.textContent = '';
@@ -65,6 +67,7 @@ export function createContinuation(
   }
 
   async function begin(): Promise<void> {
+    clearTimeout(timer);
     clear();
     const own = run;
     const [after, change] = [textNow(), changeNow()];
@@ -80,6 +83,7 @@ export function createContinuation(
       if (change) [plain.hidden, plain.textContent] = [false, `As it is: … ${unchanged!.text}`];
       await write(after, change);
       if (own !== run) return;
+      program?.box.show(change && (() => program!.write(after, change)));
       if (!change) unchanged = { after, text: newText() };
       const [first, ...rest] = steps.map(({ milliseconds }) => milliseconds);
       const mean = rest.reduce((sum, value) => sum + value, 0) / rest.length;
@@ -106,7 +110,11 @@ export function createContinuation(
       clearTimeout(timer);
       timer = setTimeout(() => void begin(), pause);
     },
-    /** Puts a control above the button. */
-    control: (control: HTMLElement): void => go.before(control),
+    /** Puts a control below the button, and below the text a program that writes it. */
+    control(control: HTMLElement, given: NonNullable<typeof program>): void {
+      program = given;
+      go.after(control);
+      element.append(given.box.element);
+    },
   };
 }

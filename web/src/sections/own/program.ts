@@ -77,44 +77,30 @@ export const experimentProgram = (model: ProgramModel, { ids, tokens, words, att
 /** Prints the continuation of a text by the changed model. */
 export function changeProgram(model: ProgramModel, text: string, change: Change): string {
   const { layer } = change;
-  const capture = (site: string, heads = ''): string[] => [
-    `const read = async (ids) => (await model.run(ids, { capture: [{ site: '${site}', layer: ${layer}${heads} }], logits: 'none' })).captures[0];`,
-  ];
-  const mean = [
-    'const mean = async (ids) => {',
-    '  const { shape: [count, width], data } = await read(ids);',
-    '  return Float32Array.from({ length: width }, (_, col) => {',
-    '    let sum = 0;',
-    '    for (let row = 0; row < count; row += 1) sum += data[row * width + col];',
-    '    return sum / count;',
-    '  });',
-    '};',
-  ];
-  const edits: string[] =
+  const steered = change.kind === 'steer';
+  const place = `site: '${steered ? 'resid_pre' : 'z'}', layer: ${layer}${steered ? '' : `, heads: [${change.head}]`}`;
+  const read = `const read = async (ids) => (await model.run(ids, { capture: [{ ${place} }], logits: 'none' })).captures[0];`;
+  const edits =
     change.kind === 'scale'
-      ? [`const edit = { site: 'z', layer: ${layer}, heads: [${change.head}], scale: ${change.factor} };`]
+      ? [`const edit = { ${place}, scale: ${change.factor} };`]
       : change.kind === 'swap'
-        ? [
-            ...capture('z', `, heads: [${change.head}]`),
-            `const { shape, data } = await read(${idsOf(model, change.text)});`,
-            `const edit = { site: 'z', layer: ${layer}, heads: [${change.head}], set: data.slice(-shape[2]) };`,
-          ]
+        ? [read, `const { shape, data } = await read(${idsOf(model, change.text)});`, `const edit = { ${place}, set: data.slice(-shape[2]) };`]
         : [
-            ...capture('resid_pre'),
-            ...mean,
-            `const toward = await mean(${idsOf(model, change.texts[0])});`,
-            `const away = await mean(${idsOf(model, change.texts[1])});`,
-            `const edit = { site: 'resid_pre', layer: ${layer}, add: toward.map((value, at) => ${change.factor} * (value - away[at])) };`,
+            ...[read, 'async function mean(ids) {', '  const { shape: [count, width], data } = await read(ids);'],
+            '  const sumOf = (col) => data.reduce((sum, value, at) => (at % width === col ? sum + value : sum), 0);',
+            ...['  return Float32Array.from({ length: width }, (_, col) => sumOf(col) / count);', '}'],
+            ...change.texts.map((each, at) => `const ${at === 0 ? 'toward' : 'away'} = await mean(${idsOf(model, each)});`),
+            `const edit = { ${place}, add: toward.map((value, at) => ${change.factor} * (value - away[at])) };`,
           ];
   return lines([
     ...opening(model),
     ...edits,
     `const prompt = ${model.readsText ? JSON.stringify(text) : idsOf(model, text)};`,
-    'for await (const { text, token } of model.generate(prompt, { maxNewTokens: 24, edits: [edit] })) {',
-    model.readsText ? '  process.stdout.write(text);' : '  console.log(token);',
+    'for await (const step of model.generate(prompt, { maxNewTokens: 24, edits: [edit] })) {',
+    `  process.stdout.write(${model.readsText ? 'step.text' : '` ${step.token}`'});`,
     '}',
     'model.dispose();',
-  ]).replace('{ text, token }', model.readsText ? '{ text }' : '{ token }');
+  ]);
 }
 
 /** A closed box with a program and a button that saves it. */

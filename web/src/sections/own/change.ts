@@ -1,7 +1,7 @@
 // The two sentences of the laboratory, and the change of the model while it writes.
 
-import type { PageState } from '../state/page_state.js';
-import type { Change } from './messages.js';
+import type { PageState } from '../../state/page_state.js';
+import type { Change } from '../../model/messages.js';
 
 type Texts = readonly [string, string];
 
