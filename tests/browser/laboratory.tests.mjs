@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { seriousFindings } from './axe.mjs';
 import { catchDownloads, press } from './downloads.mjs';
-import { openPage, setViewport, until } from './harness.mjs';
+import { openPage, setViewport, site, until } from './harness.mjs';
 import { mapShown } from './own_model.tests.mjs';
 
 const folder = fileURLToPath(new URL('lens_qwen3/', import.meta.url));
@@ -151,4 +151,88 @@ export const tests = [
       await close();
     },
   },
+  {
+    name: 'laboratory: three experiments that are ready, a changed model that writes, and a change of words that ends what was shown',
+    async run({ browser, url }) {
+      const { page, close } = await openEnglish(browser, url);
+      assert.equal(await page.$$eval('.lab-ready button', (list) => list.length), 3);
+      const press = async (at) => {
+        await page.$$eval('.lab-ready button', (list, index) => list[index].click(), at);
+        await ran(page);
+        await catchDownloads(page);
+        return numbersOf((await savedRows(page, '.lab-maps > :first-child .save:nth-child(2)')).slice(1));
+      };
+      // The head that each experiment is about changes most, in a map of 2 layers and 4 heads.
+      const largest = (values) => values.indexOf(Math.min(...values));
+      assert.equal(largest(await press(0)), 1, 'head 2 of layer 1');
+      assert.match(
+        await page.$eval('.lab-status', (line) => line.textContent),
+        /^The logit of ·Knightley minus that of ·She is 4\.\d{3} after the first/,
+      );
+      assert.equal(largest(await press(1)), 5, 'head 2 of layer 2');
+
+      // A cell chosen by keyboard tells the next words before and after.
+      await page.focus('.lab-maps .map-cell');
+      await page.keyboard.press('ArrowDown');
+      await page.keyboard.press('ArrowRight');
+      assert.match(await page.evaluate(() => document.activeElement.ariaLabel), /^change, layer 2, head 2, −0\.\d{3}$/);
+      await page.keyboard.press('Enter');
+      await until(page, () => document.querySelector('.lab-changed h4').textContent === 'Next word with head 2 of layer 2 from the second sentence');
+      assert.deepEqual(await page.$$eval('.lab-changed ol', (lists) => lists.map(({ children }) => children.length)), [5, 5]);
+
+      await press(2);
+      const written = () => until(page, () => /^24 new tokens/.test(document.querySelector('#own-pace').textContent));
+      await written();
+      assert.match(await page.$eval('#own-text', (line) => line.textContent), /^…  he was in the house/);
+      assert.match(await page.$eval('.own-plain', (line) => line.textContent), /^As it is: …  and the next day/);
+      const [text] = await runProgram(page, '.own-continue .lab-program', join(site, 'english'));
+      assert.equal(`… ${text}`, await page.$eval('#own-text', (line) => line.textContent));
+      // The slider turns the direction round.
+      await page.$eval('#lab-factor', (slider) => {
+        slider.value = '2';
+        slider.dispatchEvent(new Event('input', { bubbles: true }));
+      });
+      await until(page, () => /she was not/.test(document.querySelector('#own-text').textContent));
+      assert.match(await page.evaluate(() => location.hash), /labChange=steer&labFactor=2/);
+      await written();
+      await page.select('#lab-change', 'scale');
+      await until(page, () => /it is muted\.$/.test(document.querySelector('.lab-line').textContent));
+      await page.select('#lab-change', 'none');
+      await until(page, () => document.querySelector('.own-plain').hidden);
+
+      // Other words end the experiment; Stop ends one that runs.
+      await write(page, '#lab-word-1', 'nonsenseword');
+      assert.equal(await page.$eval('.lab-maps', (maps) => maps.checkVisibility()), false);
+      await page.$eval('#lab-run', (button) => button.click());
+      await until(page, () => /^"nonsenseword" is \d+ tokens of this model/.test(document.querySelector('.lab-status').textContent));
+      await write(page, '#lab-word-1', '');
+      await page.$eval('#lab-run', (button) => {
+        button.click();
+        document.querySelector('#lab-stop').click();
+      });
+      await until(page, () => document.querySelector('#lab-stop').hidden && !document.querySelector('#lab-run').hidden);
+      await close();
+    },
+  },
+  ...['light', 'dark'].map((scheme) => ({
+    name: `laboratory: nothing serious for axe-core, whole at 320 and 1280 px, as numbers, too, ${scheme}`,
+    thorough: scheme === 'light',
+    async run({ browser, url }) {
+      const { page, close } = await openEnglish(browser, url, '&ownSort=previous', { scheme });
+      await page.$$eval('.lab-ready button', (list) => list[0].click());
+      await ran(page);
+      await page.$$eval('#own summary', (list) => list.forEach((summary) => summary.click()));
+      assert.deepEqual(await seriousFindings(page, '#own'), []);
+      for (const width of [320, 1280]) {
+        await setViewport(page, { width, height: 800 });
+        const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(over <= 0, `${width} px: the page is ${over} px too wide`);
+      }
+      await page.$$eval('#own .view-switch button', (list) => list[1].click());
+      await until(page, () => document.querySelectorAll('.lab table').length === 4);
+      assert.match(await page.$eval('.lab-lens tbody td', (cell) => cell.textContent), /^\S+ [01]\.\d{3}$/);
+      assert.deepEqual(await seriousFindings(page, '.lab'), []);
+      await close();
+    },
+  })),
 ];

@@ -43,7 +43,9 @@ export interface TextAttention {
   readonly side: number;
   /** The text of each token; "·" stands for a space. */
   readonly labels: readonly string[];
-  /** (layers, heads, N, N). */
+  /** What a model with encoder and decoder has written; undefined for others. */
+  readonly written?: readonly string[];
+  /** (layers, heads, N, N), or of cross-attention (layers, heads, written, N). */
   readonly weights: Matrix;
   /** Number of tokens in the text; larger than the length of `ids` if the text is too long. */
   readonly found: number;

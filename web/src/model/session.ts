@@ -131,8 +131,18 @@ export class ModelSession {
     if (ids.length === 0) {
       return { ids, side: 0, labels, weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found, classes: [] };
     }
+    if (model.encoder) return { ids, side: 0, labels, ...(await this.#write(ids)), found, classes: [] };
     const weights = checked(await model.attentions(ids));
     return { ids, side: 0, labels, weights, found, classes: await this.#classes(ids) };
+  }
+
+  /** What a model with encoder and decoder writes, and where each new token looks in the text that it reads. */
+  async #write(ids: readonly number[]): Promise<Required<Pick<TextAttention, 'written' | 'weights'>>> {
+    const model = this.#opened();
+    const { ids: chosen } = await model.complete(ids, { maxNewTokens: mostNew, numBeams: 1 });
+    const decoderInput = [model.info.decoderStart!, ...chosen.slice(0, -1)];
+    const weights = checked(await model.crossAttentions(ids, { decoderInput }));
+    return { written: await Promise.all(chosen.map((id) => this.#label(id))), weights };
   }
 
   async heads(text: string, layer: number): Promise<LayerHeads> {

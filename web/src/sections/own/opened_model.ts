@@ -13,9 +13,9 @@ import { connect } from '../../model/client.js';
 import { droppedFiles, type Dropped } from '../../model/dropped.js';
 import { englishFiles, englishLayer, englishName, englishText, qualityIn } from '../../model/english.js';
 import { select, weightBytes } from '../../model/folder_files.js';
-import { formatBytes, mostTokens, nameInAddress, shownName } from '../../model/limits.js';
+import { formatBytes, mostTokens, nameInAddress, shownName, warningOf } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
-import { mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
+import { bytesAs, mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
 import { update, type App } from '../../state/app.js';
 import { noModel } from '../../state/heads.js';
 import type { PageState } from '../../state/page_state.js';
@@ -95,8 +95,8 @@ export function openedModel(app: App, tell: Tell) {
     continuation.element,
     laboratoryPlace,
     comparison.element,
-    el('details', { class: 'part own-about' }, el('summary', {}, 'About this model, which computes here in ', where), facts, quality, weightsLine),
   );
+  const about = el('details', { class: 'part own-about' }, el('summary', {}, 'Memory, and where it computes ', where), facts, quality, weightsLine);
   const kept = keptModel(app, open, () => overview.focus());
 
   let files: GivenFiles | undefined;
@@ -182,7 +182,10 @@ export function openedModel(app: App, tell: Tell) {
     const { ownWeights } = app.state.get();
     const before = again;
     again = { files: given, weights: ownWeights };
-    tell(`Reading ${shownName(given)}, ${formatBytes(weightBytes(given))} …`);
+    // Browsers other than Chromium do not tell the memory; phones have about 4 GB.
+    const { deviceMemory = matchMedia('(pointer: coarse)').matches ? 4 : 8 } = navigator as { deviceMemory?: number };
+    const warning = warningOf(bytesAs(ownWeights, weightBytes(given)), deviceMemory);
+    tell(`Reading ${shownName(given)}, ${formatBytes(weightBytes(given))} …${warning}`);
     bar.begin();
     try {
       const model = await client.call('open', given, ownWeights);
@@ -256,7 +259,8 @@ export function openedModel(app: App, tell: Tell) {
         attention = info.takesPixels ? await client.call('look', pictureChoice.image()) : await client.call('attend', input);
         const { found, ids, weights } = attention;
         tell(found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '');
-        if (ids.length > 0) overview.show(info.takesPixels ? classMaps(weights, attention.side) : weights, info.takesPixels ? [] : ids);
+        if (ids.length > 0)
+          overview.show(info.takesPixels ? classMaps(weights, attention.side) : weights, info.takesPixels || attention.written ? [] : ids);
         classList.replaceChildren(...attention.classes.map(({ label, share }) => shareLine(label, share)));
         show();
       } catch (error) {
@@ -337,7 +341,7 @@ export function openedModel(app: App, tell: Tell) {
   followAddress(app.state.get());
   return {
     /** The parts of the section below its status. */
-    elements: [bar.element, kept.element, body],
+    elements: [bar.element, kept.element, body, about],
     /** Opens the model among these files and folders, or adds them to the files of the model that is open. */
     take: (given: Dropped): void => void take(given),
     /** Fetches and opens the small English model. */

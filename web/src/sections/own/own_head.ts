@@ -14,12 +14,15 @@ import type { TextAttention } from '../../model/messages.js';
 import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 import { pairText } from '../gallery/gallery.js';
+import { createArcs } from './own_arcs.js';
 
 /** One head. */
 interface Shown {
-  /** (N, N). */
+  /** (N, N), of cross-attention (written, read). */
   readonly weights: Float32Array;
   readonly names: readonly string[];
+  /** Names of the queries. */
+  readonly rows: readonly string[];
   /** Patches in a row of the picture; 0 for text. */
   readonly side: number;
 }
@@ -55,6 +58,7 @@ export function createOwnHead(app: App) {
   const readout = el('p', { class: 'readout' }, '\u00a0');
   const title = el('h3', { class: 'badged' });
   const legend = createLegend('weights');
+  const arcs = createArcs();
   const strongest = el('p', { class: 'legend' });
   const whole = el(
     'button',
@@ -62,15 +66,19 @@ export function createOwnHead(app: App) {
     'Where the class token looks',
   );
   const under = el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves);
-  const element = el('article', { class: 'own-head' }, el('div', { class: 'column card own-map' }, title, frame.body, readout, under, whole));
+  const element = el(
+    'article',
+    { class: 'own-head' },
+    el('div', { class: 'column card own-map' }, title, arcs.element, frame.body, readout, under, whole),
+  );
   let shown: Shown | undefined;
 
   /** The query of a cell: its row, or its patch. */
   const queryAt = ({ row, col }: Cell): number => (shown?.side ? firstPatch(shown) + row * shown.side + col : row);
 
   /** The query in the state; without one, the last word or the class token. */
-  function chosenQuery({ names, side }: Shown): number {
-    return Math.min(app.state.get().ownQuery ?? (side ? 0 : names.length - 1), names.length - 1);
+  function chosenQuery({ rows, side }: Shown): number {
+    return Math.min(app.state.get().ownQuery ?? (side ? 0 : rows.length - 1), rows.length - 1);
   }
 
   function point(cell: Cell | null): void {
@@ -88,20 +96,23 @@ export function createOwnHead(app: App) {
   return {
     element,
     show(attention: TextAttention, { layer, head }: { layer: number; head: number }, { causal }: ModelInfo, as: ViewName): void {
-      const [, heads, tokens] = attention.weights.shape as [number, number, number];
-      const begin = (layer * heads + head) * tokens ** 2;
-      const weights = attention.weights.data.subarray(begin, begin + tokens ** 2);
-      const { side } = attention;
-      shown = { weights, names: tokenNames(attention.labels), side };
+      const [, heads, queries, keys] = attention.weights.shape as [number, number, number, number];
+      const begin = (layer * heads + head) * queries * keys;
+      const weights = attention.weights.data.subarray(begin, begin + queries * keys);
+      const { side, written } = attention;
+      const names = tokenNames(attention.labels);
+      shown = { weights, names, rows: written ? tokenNames(written) : names, side };
+      arcs.element.hidden = written === undefined;
+      if (written) arcs.show(shown.rows, names, weights);
       const query = chosenQuery(shown);
       const badge = headBadge(head + 1, colorOf(head));
       title.replaceChildren(badge, ` Layer ${layer + 1}, head ${head + 1}`);
       readout.textContent = '\u00a0';
       const name = `Layer ${layer + 1}, head ${head + 1}`;
-      const view = side ? patchView(shown, query) : textView(shown, causal);
+      const view = side ? patchView(shown, query) : textView(shown, causal && !written);
       frame.show({ view, title: side ? `${name}, where ${shown.names[query]} looks` : name }, `head ${head + 1}`, as);
       frame.map.highlight(markOf(shown, query));
-      legend.show({ masked: causal });
+      legend.show({ masked: causal && !written });
       legend.element.hidden = side > 0;
       strongest.hidden = side === 0;
       strongest.textContent = `The strongest color is a weight of ${formatNumber(view.data.reduce((most, weight) => Math.max(most, weight), 0))}.`;
@@ -120,8 +131,9 @@ function markOf(shown: Shown, query: number): Cell | null {
   return side && patch >= 0 ? { row: Math.floor(patch / side), col: patch % side } : null;
 }
 
-const textView = ({ weights, names }: Shown, causal: boolean): MatrixView => ({
-  ...{ rows: names.length, cols: names.length, rowLabels: names, colLabels: names, scale: 'weights', data: weights },
+const textView = ({ weights, names, rows }: Shown, causal: boolean): MatrixView => ({
+  ...{ rows: rows.length, cols: names.length, rowLabels: rows, colLabels: names, scale: 'weights', data: weights },
+  ...(rows !== names && { axes: ['written', 'read'] }),
   ...(causal && { hidden: (row: number, col: number) => col > row }),
 });
 

@@ -8,16 +8,13 @@ import type { PageState } from '../../state/page_state.js';
 
 type Kind = PageState['labChange'];
 
-const names: Readonly<Record<Kind, string>> = {
-  none: 'as it is',
-  scale: 'scale the open head',
-  swap: 'swap the open head',
-  steer: 'steer at the open layer',
+/** A name for each change, the strength with which it begins, and the range of its slider. */
+const kinds: Readonly<Record<Kind, readonly [name: string, begin: number, range: number]>> = {
+  none: ['as it is', 0, 0],
+  scale: ['scale the open head', 0, 2],
+  swap: ['swap the open head', 1, 0],
+  steer: ['steer at the open layer', 2, 8],
 };
-
-/** The strength with which a change begins, and the range of its slider. */
-const begins: Readonly<Record<Kind, number>> = { none: 0, scale: 0, swap: 1, steer: 2 };
-const ranges = { scale: 2, steer: 8 } as const;
 
 function lineOf({ labChange: kind, labFactor: factor, ownLayer, ownHead }: PageState): string {
   const head = `Head ${ownHead + 1} of layer ${ownLayer + 1}`;
@@ -28,24 +25,23 @@ function lineOf({ labChange: kind, labFactor: factor, ownLayer, ownHead }: PageS
 }
 
 export function createSteering(app: App) {
-  const kind = el('select', { id: 'lab-change' }, ...Object.entries(names).map(([value, name]) => el('option', { value }, name)));
+  const kind = el('select', { id: 'lab-change' }, ...Object.entries(kinds).map(([value, [name]]) => el('option', { value }, name)));
   const slider = el('input', { type: 'range', id: 'lab-factor', step: 0.1, 'aria-label': 'How strongly' });
   const line = el('p', { class: 'hint lab-line' });
   kind.addEventListener('change', () => {
     const chosen = kind.value as Kind;
-    update(app, { labChange: chosen, labFactor: begins[chosen] });
+    update(app, { labChange: chosen, labFactor: kinds[chosen][1] });
   });
   slider.addEventListener('input', () => update(app, { labFactor: slider.valueAsNumber }, 'lab-factor'));
   app.state.watch((state) => {
     const { labChange, labFactor } = state;
     kind.value = labChange;
-    const range = labChange === 'scale' || labChange === 'steer' ? ranges[labChange] : 0;
+    const [, , range] = kinds[labChange];
     slider.hidden = range === 0;
     [slider.min, slider.max] = [String(-range), String(range)];
     slider.value = String(labFactor);
-    const text = lineOf(state);
-    slider.ariaValueText = text;
-    setText(line, text);
+    setText(line, lineOf(state));
+    slider.ariaValueText = line.textContent;
   });
   return el(
     'div',
