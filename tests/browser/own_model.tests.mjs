@@ -645,12 +645,18 @@ export const tests = [
         });
         return kept === 4;
       });
+      const looksInside = async () => {
+        await page.$eval('.lab-place', (place) => place.scrollIntoView());
+        await until(page, () => document.querySelector('.lab-lens .map-cell') !== null);
+      };
+      await looksInside();
       await server.close();
       await page.reload();
       await settled(page);
       // The address names it, so that it opens by itself.
       await mapShown(page);
       assert.deepEqual(await continued(), second, 'with the same text');
+      await looksInside();
       await close({ expected: /ERR_CONNECTION_REFUSED|Failed to load resource/ });
     },
   },

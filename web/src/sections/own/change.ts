@@ -23,9 +23,9 @@ export const wordsOf = ({ labWords }: PageState): [string, string] => {
 };
 
 /** The change that the visitor has chosen, of the open head or before its layer; undefined for none. */
-export function changeOf(state: PageState, usual: Texts): Change | undefined {
-  const { labChange: kind, labFactor: factor, ownLayer: layer, ownHead: head } = state;
-  if (kind === 'scale') return { kind, layer, head, factor };
-  if (kind === 'swap') return { kind, layer, head, text: textsOf(state, usual)[1] };
-  return kind === 'steer' ? { kind, layer, factor, texts: textsOf(state, usual) } : undefined;
+export function changeOf(state: PageState, usual: Texts, place: { readonly layer: number; readonly head: number }): Change | undefined {
+  const { labChange: kind, labFactor: factor } = state;
+  if (kind === 'scale') return { kind, ...place, factor };
+  if (kind === 'swap') return { kind, ...place, text: textsOf(state, usual)[1] };
+  return kind === 'steer' ? { kind, layer: place.layer, factor, texts: textsOf(state, usual) } : undefined;
 }

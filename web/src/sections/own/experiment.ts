@@ -190,7 +190,7 @@ export function createExperiment(app: App, client: ModelClient) {
         if (own !== runs) return;
         show(kind, values);
       }
-      program.show(() => experimentProgram(of, begun));
+      program.show(experimentProgram(of, begun));
     } catch (error) {
       if (own === runs) status.textContent = messageOf(error);
     }

@@ -104,7 +104,7 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
       shown = await client.call('lens', now.text);
       onWhere(shown.where);
       problem.textContent = '';
-      program.show(() => lensProgram(now, now.text));
+      program.show(lensProgram(now, now.text));
       draw(now.view);
     } catch (error) {
       shown = undefined;

@@ -71,7 +71,7 @@ export function openedModel(app: App, tell: Tell) {
   const continuation = createContinuation(
     client,
     textNow,
-    () => changeOf(app.state.get(), usualTexts()),
+    () => (laboratoryPlace.hidden ? undefined : changeOf(app.state.get(), usualTexts(), openPlace())),
     (problem) => tell(problem, true),
   );
   const comparison = createComparison(app, client);
@@ -120,6 +120,12 @@ export function openedModel(app: App, tell: Tell) {
 
   /** True for models that the laboratory takes. */
   const isWriter = ({ info }: OpenedModel): boolean => info.output === 'languageModel' && info.causal && info.encoder === undefined;
+
+  /** The open head. */
+  function openPlace(): { layer: number; head: number } {
+    const { ownLayer, ownHead } = app.state.get();
+    return { layer: Math.min(ownLayer, opened!.info.numLayers - 1), head: Math.min(ownHead, opened!.info.numHeads - 1) };
+  }
 
   const usualTexts = (): readonly [string, string] => samples[isEnglish() ? 'english' : opened?.readsText === false ? 'ids' : 'text'];
 
@@ -277,9 +283,7 @@ export function openedModel(app: App, tell: Tell) {
 
   function show(): void {
     if (!attention || !opened || attention.ids.length === 0) return;
-    const { numLayers, numHeads } = opened.info;
-    const { ownLayer, ownHead } = app.state.get();
-    const place = { layer: Math.min(ownLayer, numLayers - 1), head: Math.min(ownHead, numHeads - 1) };
+    const place = openPlace();
     overview.mark(place.layer, place.head);
     head.show(attention, place, opened.info, views.current());
   }
@@ -335,7 +339,7 @@ export function openedModel(app: App, tell: Tell) {
     if (changed('ownView', 'ownLayer', 'ownHead', 'ownQuery', 'ownSort')) show();
     if (changed('ownView')) void lookInside();
     const place = state.labChange === 'steer' ? changed('ownLayer', 'labTexts') : state.labChange !== 'none' && changed('ownLayer', 'ownHead');
-    if (opened && inView() && (place || changed('labChange', 'labFactor'))) continuation.again();
+    if (opened && inView() && !laboratoryPlace.hidden && (place || changed('labChange', 'labFactor'))) continuation.again();
     void follow();
   });
   followAddress(app.state.get());

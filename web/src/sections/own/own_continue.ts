@@ -83,7 +83,7 @@ export function createContinuation(
       if (change) [plain.hidden, plain.textContent] = [false, `As it is: … ${unchanged!.text}`];
       await write(after, change);
       if (own !== run) return;
-      program?.box.show(change && (() => program!.write(after, change)));
+      program?.box.show(change && program.write(after, change));
       if (!change) unchanged = { after, text: newText() };
       const [first, ...rest] = steps.map(({ milliseconds }) => milliseconds);
       const mean = rest.reduce((sum, value) => sum + value, 0) / rest.length;

@@ -1,7 +1,7 @@
 // The programs that compute the results of the laboratory again, in JavaScript with multihead/models.
 
 import type { ModelWeights } from 'multihead/models';
-import { download, el, setText } from '../../dom/dom.js';
+import { download, el } from '../../dom/dom.js';
 import type { Change, Pair } from '../../model/messages.js';
 
 export interface ProgramModel {
@@ -16,14 +16,10 @@ export interface ProgramModel {
 
 const comment = (text: string): string => text.replaceAll(/[\r\n\u2028\u2029]/g, ' ');
 
-function opening({ name, weights }: ProgramModel): string[] {
-  return [
-    "import { openModel } from 'multihead/models';",
-    '',
-    `// The path, address or name on the hub of ${comment(name)}.`,
-    `const model = await openModel(process.argv[2]${weights === undefined ? '' : `, { weights: '${weights}' }`});`,
-  ];
-}
+const opening = ({ name, weights }: ProgramModel): string[] => [
+  ...["import { openModel } from 'multihead/models';", '', `// The path, address or name on the hub of ${comment(name)}.`],
+  `const model = await openModel(process.argv[2]${weights === undefined ? '' : `, { weights: '${weights}' }`});`,
+];
 
 const idsOf = ({ readsText, mostTokens }: ProgramModel, text: string): string =>
   readsText
@@ -58,12 +54,10 @@ export const experimentProgram = (model: ProgramModel, { ids, tokens, words, att
     `const metric = { token: ${tokens[0]}, against: ${tokens[1]} };`,
     '',
     '/** Prints the change of the metric: a row for each layer. */',
-    'function print(title, { shape: [layers, parts], data }, zero) {',
+    'function print(title, { shape: [, parts], data }, zero) {',
     '  console.log(title);',
-    '  for (let layer = 0; layer < layers; layer += 1) {',
-    '    const row = data.subarray(layer * parts, (layer + 1) * parts);',
-    "    console.log(Array.from(row, (value) => (value - zero).toFixed(3)).join(' '));",
-    '  }',
+    '  for (let at = 0; at < data.length; at += parts)',
+    "    console.log(Array.from(data.subarray(at, at + parts), (value) => (value - zero).toFixed(3)).join(' '));",
     '}',
     '',
     'const heads = await model.patch(clean, corrupt, metric);',
@@ -109,19 +103,13 @@ export function programBox(name: string) {
   const save = el('button', { class: 'save', 'aria-label': `Save the program of the ${name}` }, 'Save');
   const box = el('pre', { class: 'lab-code', tabindex: 0 }, code);
   const element = el('details', { class: 'lab-program', hidden: true }, el('summary', {}, 'The same in a program'), save, box);
-  let write = (): string => '';
-  const fill = (): void => {
-    if (element.open) setText(code, write());
-  };
-  element.addEventListener('toggle', fill);
-  save.addEventListener('click', () => download(new Blob([write()], { type: 'text/javascript' }), `${name}.mjs`));
+  save.addEventListener('click', () => download(new Blob([code.textContent!], { type: 'text/javascript' }), `${name}.mjs`));
   return {
     element,
     /** Undefined hides the box. */
-    show(program: (() => string) | undefined): void {
+    show(program: string | undefined): void {
       element.hidden = program === undefined;
-      if (program) write = program;
-      fill();
+      code.textContent = program ?? '';
     },
   };
 }

@@ -3,11 +3,8 @@
 
 import type { PageState } from '../../state/page_state.js';
 
-export interface Ready {
-  readonly title: string;
-  /** What was measured. */
-  readonly line: string;
-  /** What it fills in. */
+/** `line`: what was measured; `state`: what it fills in. */
+export interface Ready extends Readonly<Record<'title' | 'line', string>> {
   readonly state: Partial<PageState>;
 }
 
