@@ -215,12 +215,11 @@ function paintNumbers(
   { theme }: PaintStyle,
   colors: readonly Color[],
 ): void {
-  const { words } = view;
   const size = Math.min(12, Math.floor(Math.min(w * 0.32, h * 0.6)));
   if (size < 9) return;
   const limit = view.scale === 'weights' ? 1 : largestOf(view);
   const widestNumber = `${view.scale === 'weights' ? '' : '−'}${limit.toFixed(2)}`;
-  if (!words && w < textWidth(widestNumber, size) + 4) return;
+  if (!view.words && w < textWidth(widestNumber, size) + 4) return;
   const quiet = limit / 128;
   context.font = `${size}px ${family}`;
   context.textAlign = 'center';
@@ -228,7 +227,7 @@ function paintNumbers(
   view.data.forEach((value, i) => {
     const [row, col] = [Math.floor(i / view.cols), i % view.cols];
     if (hatchedAs(view, row, col)) return;
-    const text = words ? shortened(words[i]!, size, w - 6) : formatNumber(value, 2);
+    const text = view.words ? shortened(view.words[i]!, size, w - 6) : formatNumber(value, 2);
     const isQuiet = text === '0.00' && Math.abs(value) <= quiet && !view.headOf;
     context.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;
     context.fillText(text, left + (col + 0.5) * w - 0.5, top + (row + 0.5) * h);

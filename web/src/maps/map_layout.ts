@@ -84,11 +84,8 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
   };
 
   const strong = view.strong !== undefined && !view.bare;
-  const font = strong
-    ? smallestFont
-    : view.rows > 0 && !view.bare
-      ? fontFor(view.words ? wordHeight : square ? fit(available * 0.8) : featureHeight)
-      : 0;
+  const base = view.words ? wordHeight : square ? fit(available * 0.8) : featureHeight;
+  const font = strong ? smallestFont : view.rows > 0 && !view.bare ? fontFor(base) : 0;
   const left = strong ? strongLine : title + (font ? Math.ceil(widest(view.rowLabels, font, labelLimit)) + 8 : 0);
   // The labels of the last row and column are wider than a cell.
   const beyond = strong ? strongSpacing / 2 : 0;

@@ -11,8 +11,7 @@ export const englishText = 'Emma walked to the house with Mr. Knightley. She was
 /** The layer that is shown first: in the other, most letters look at themselves. */
 export const englishLayer = 1;
 
-const findingsFile = 'heads.json';
-const paths = ['config.json', 'tokenizer.json', findingsFile, 'model.safetensors'];
+const paths = ['config.json', 'tokenizer.json', 'heads.json', 'model.safetensors'];
 
 /**
  * Fetches its files.
@@ -35,7 +34,7 @@ export interface Measured {
 
 /** How good the model with these files is, in words; empty if they do not tell. */
 export async function qualityIn({ files }: GivenFiles): Promise<string> {
-  const found = files.find(({ path }) => path === findingsFile);
+  const found = files.find(({ path }) => path === 'heads.json');
   try {
     return qualityOf(JSON.parse((await found?.file.text()) ?? '') as Measured);
   } catch {

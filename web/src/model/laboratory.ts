@@ -4,7 +4,7 @@
 import type { Capture, Edit, Metric, Model, ModelArray, SessionEdit } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
 import { counted, messageOf, quoted } from '../base/format.js';
-import type { BeforeAfter, Change, Lens, LikelyText, Pair, PatchKind, Patched } from './messages.js';
+import type { Change, Lens, LikelyText, Pair, PatchKind, Patched, Two } from './messages.js';
 
 /** What the laboratory needs of the session. */
 export interface Reader {
@@ -17,8 +17,6 @@ export interface Reader {
 
 const mostLikely = 5;
 
-const siteOf = { heads: 'z', positions: 'resid_pre' } as const;
-
 export class Laboratory {
   readonly #model: Model;
   readonly #reader: Reader;
@@ -30,29 +28,23 @@ export class Laboratory {
     this.#reader = reader;
   }
 
-  async lens(text: string): Promise<Omit<Lens, 'where'>> {
-    const { ids, labels } = await this.#reader.read(text);
-    const found = await this.#model.lens(ids, { top: Math.min(mostLikely, this.#model.info.vocabSize) });
-    const logProbs = ids.length > 1 ? [...(await this.#model.logProbs(ids)).values] : [];
-    const names = new Map(await Promise.all([...new Set(found.ids)].map(async (id) => [id, await this.#reader.label(id)] as const)));
-    const top = found.ids.length / found.layers.length / ids.length;
-    const likeliest = Array.from({ length: found.layers.length * ids.length }, (_, cell) =>
-      Array.from({ length: top }, (__, i) => ({ label: names.get(found.ids[cell * top + i]!)!, share: found.probabilities[cell * top + i]! })),
-    );
-    return { labels, likeliest, logProbs };
+  get #begun(): Pair {
+    if (!this.#pair) throw new Error('No experiment was begun.');
+    return this.#pair;
   }
 
-  async pair(texts: readonly [string, string], words: readonly [string, string]): Promise<Pair> {
+  async lens(text: string): Promise<Omit<Lens, 'where'>> {
+    const { ids, labels } = await this.#read(text);
+    return { labels, likeliest: await this.#likeliest(ids), logProbs: ids.length > 1 ? [...(await this.#model.logProbs(ids)).values] : [] };
+  }
+
+  async pair(texts: Two<string>, words: Two<string>): Promise<Pair> {
     this.#pair = undefined;
-    const [clean, corrupt] = [await this.#reader.read(texts[0]), await this.#reader.read(texts[1])];
+    const [clean, corrupt] = [await this.#read(texts[0]), await this.#read(texts[1])];
     const ids = [clean.ids, corrupt.ids] as const;
-    const [one, two] = [clean.ids.length, corrupt.ids.length];
-    if (one === 0 || two === 0) throw new Error('Write two sentences, one a line.');
-    if (one !== two) {
-      const said = [clean, corrupt].map(({ labels }) => labels.join(' | '));
-      throw new Error(
-        `Each token is compared with the one in its place, so both sentences need as many: ${one} (${said[0]}) and ${two} (${said[1]}).`,
-      );
+    if (clean.ids.length !== corrupt.ids.length) {
+      const said = [clean, corrupt].map(({ labels: each }) => `${each.length} (${each.join(' | ')})`);
+      throw new Error(`Each token is compared with the one in its place, so both sentences need as many: ${said.join(' and ')}.`);
     }
     if (clean.ids.every((id, at) => id === corrupt.ids[at])) throw new Error('Both sentences are the same. Change a word of one.');
     const tokens = await this.#tokens(words, ids);
@@ -64,18 +56,18 @@ export class Laboratory {
   }
 
   async patch(kind: PatchKind, signal: AbortSignal, onValues: (patched: Patched) => void): Promise<Matrix> {
-    const { ids, tokens } = this.#begun();
+    const { ids, tokens } = this.#begun;
     const metric = { token: tokens[0], against: tokens[1] };
     const onProgress = (done: number, values: Matrix): void => onValues({ patched: kind, known: Math.round(done * values.data.length), values });
     return (await this.#model.patch(...ids, metric, { by: kind === 'heads' ? 'head' : 'position', signal, onProgress })).values;
   }
 
-  async changed(kind: PatchKind, layer: number, part: number): Promise<BeforeAfter> {
-    const { ids } = this.#begun();
-    const site = siteOf[kind];
-    const value = await this.#read(ids[1], { site, layer });
+  async changed(kind: PatchKind, layer: number, part: number): Promise<Two<LikelyText[]>> {
+    const { ids } = this.#begun;
+    const site = kind === 'heads' ? 'z' : 'resid_pre';
+    const value = await this.#value(ids[1], { site, layer });
     const edit = { site, layer, [kind === 'heads' ? 'heads' : 'tokens']: [part], replace: value } as Edit;
-    return [await this.#likeliest(ids[0]), await this.#likeliest(ids[0], [edit])];
+    return [await this.#next(ids[0]), await this.#next(ids[0], [edit])];
   }
 
   /** The edits of a generation that make a change. */
@@ -83,42 +75,42 @@ export class Laboratory {
     const { layer } = change;
     if (change.kind === 'scale') return [{ site: 'z', layer, heads: [change.head], scale: change.factor }];
     if (change.kind === 'swap') {
-      const { shape, data } = await this.#read(await this.#ids(change.text), { site: 'z', layer, heads: [change.head] });
+      const { shape, data } = await this.#value((await this.#read(change.text)).ids, { site: 'z', layer, heads: [change.head] });
       return [{ site: 'z', layer, heads: [change.head], set: data.slice(-shape.at(-1)!) }];
     }
     const [toward, away] = [await this.#mean(change.texts[0], layer), await this.#mean(change.texts[1], layer)];
     return [{ site: 'resid_pre', layer, add: Float32Array.from(toward, (value, at) => change.factor * (value - away[at]!)) }];
   }
 
-  #begun(): Pair {
-    if (!this.#pair) throw new Error('No experiment was begun.');
-    return this.#pair;
+  async #read(text: string): ReturnType<Reader['read']> {
+    const read = await this.#reader.read(text);
+    if (read.ids.length === 0) throw new Error('There is no text. The experiment needs two sentences, one a line.');
+    return read;
   }
 
-  async #ids(text: string): Promise<readonly number[]> {
-    const { ids } = await this.#reader.read(text);
-    if (ids.length === 0) throw new Error('Write two sentences, one a line.');
-    return ids;
-  }
-
-  async #read(ids: readonly number[], capture: Capture): Promise<ModelArray> {
+  async #value(ids: readonly number[], capture: Capture): Promise<ModelArray> {
     return (await this.#model.run(ids, { capture: [capture], logits: 'none' })).captures[0]!;
   }
 
   /** The mean over a text's tokens of the residual stream before a layer. */
   async #mean(text: string, layer: number): Promise<Float32Array> {
-    const { shape, data } = await this.#read(await this.#ids(text), { site: 'resid_pre', layer });
+    const { shape, data } = await this.#value((await this.#read(text)).ids, { site: 'resid_pre', layer });
     const [count, width] = shape as [number, number];
     const sumOf = (col: number): number => data.reduce((sum, value, at) => (at % width === col ? sum + value : sum), 0);
     return Float32Array.from({ length: width }, (_, col) => sumOf(col) / count);
   }
 
-  async #likeliest(ids: readonly number[], edits: readonly Edit[] = []): Promise<LikelyText[]> {
-    const { numLayers, vocabSize } = this.#model.info;
-    const top = Math.min(mostLikely, vocabSize);
-    const found = await this.#model.lens(ids, { layers: [numLayers], top, edits });
-    const shares = found.probabilities.slice(-top);
-    return Promise.all([...found.ids.slice(-top)].map(async (id, at) => ({ label: await this.#reader.label(id), share: shares[at]! })));
+  /** The likeliest next tokens by these layers, of each after each token; the last ones are the model's own. */
+  async #likeliest(ids: readonly number[], layers?: readonly number[], edits?: readonly Edit[]): Promise<(LikelyText & { id: number })[][]> {
+    const top = Math.min(mostLikely, this.#model.info.vocabSize);
+    const found = await this.#model.lens(ids, { layers, top, edits });
+    const names = new Map(await Promise.all([...new Set(found.ids)].map(async (id) => [id, await this.#reader.label(id)] as const)));
+    const all = Array.from(found.ids, (id, at) => ({ id, label: names.get(id)!, share: found.probabilities[at]! }));
+    return Array.from({ length: all.length / top }, (_, cell) => all.slice(cell * top, (cell + 1) * top));
+  }
+
+  async #next(ids: readonly number[], edits?: readonly Edit[]): Promise<(LikelyText & { id: number })[]> {
+    return (await this.#likeliest(ids, [this.#model.info.numLayers], edits)).at(-1)!;
   }
 
   async #attribution([clean, corrupt]: Pair['ids'], metric: Metric): Promise<Pick<Pair, 'metrics' | 'attribution'>> {
@@ -132,12 +124,11 @@ export class Laboratory {
   }
 
   /** The tokens of two words. An empty one is the likeliest next word of its text that is not the other one. */
-  async #tokens(words: readonly [string, string], ids: Pair['ids']): Promise<[number, number]> {
+  async #tokens(words: Two<string>, ids: Pair['ids']): Promise<[number, number]> {
     const given = await Promise.all(words.map(async (word) => (word.trim() === '' ? undefined : this.#token(word))));
-    const { numLayers } = this.#model.info;
-    const likely = await Promise.all(ids.map(async (each) => [...(await this.#model.lens(each, { layers: [numLayers], top: 2 })).ids.slice(-2)]));
-    const first = given[0] ?? likely[0]!.find((id) => id !== given[1])!;
-    const second = given[1] ?? [likely[1]![0]!, likely[0]![1]!, likely[1]![1]!].find((id) => id !== first)!;
+    const [one, two] = [await this.#next(ids[0]), await this.#next(ids[1])];
+    const first = given[0] ?? one.find(({ id }) => id !== given[1])!.id;
+    const second = given[1] ?? [two[0]!, ...one].find(({ id }) => id !== first)!.id;
     if (first === second) throw new Error('Choose two different words to compare.');
     return [first, second];
   }

@@ -22,11 +22,7 @@ export const nameInAddress = (model: { readonly name: string }): string => model
 export const formatBytes = (bytes: number): string =>
   bytes >= 1e9 ? `${(bytes / 1e9).toFixed(2)} GB` : bytes >= 1e6 ? `${(bytes / 1e6).toFixed(0)} MB` : `${(bytes / 1e3).toFixed(0)} kB`;
 
-/**
- * A sentence if a model takes much of what a page gets, a quarter of the memory; empty if not.
- * @param bytes of its weights in memory
- * @param memory of the device, in GB
- */
+/** A sentence if a model's weights take more than a quarter of the memory, in GB; empty if not. */
 export const warningOf = (bytes: number, memory: number): string =>
   bytes > memory * 0.25e9
     ? ` It takes about ${formatBytes(bytes)}, much for a page on this device: if the page ends, choose int4 under “Memory”, or a smaller model.`

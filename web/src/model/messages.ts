@@ -77,15 +77,17 @@ export interface Lens {
   readonly where: string;
 }
 
+export type Two<T> = readonly [T, T];
+
 /** Two texts of N tokens that differ, and two words: the metric is the logit of the first word minus that of the second. */
 export interface Pair {
-  /** Token ids and their texts, of the first and the second text. */
-  readonly ids: readonly [readonly number[], readonly number[]];
-  readonly labels: readonly [readonly string[], readonly string[]];
-  readonly tokens: readonly [number, number];
-  readonly words: readonly [string, string];
-  /** The metric of each text. */
-  readonly metrics: readonly [number, number];
+  /** Token ids and their texts. */
+  readonly ids: Two<readonly number[]>;
+  readonly labels: Two<readonly string[]>;
+  /** The words. */
+  readonly tokens: Two<number>;
+  readonly words: Two<string>;
+  readonly metrics: Two<number>;
   /** (layers, heads): the change by patch('heads') as one gradient estimates it; the reason if there is none. */
   readonly attribution: Matrix | string;
 }
@@ -103,16 +105,13 @@ export interface Patched {
 /** What the worker tells while a call runs. */
 export type ModelEvent = Loading | Patched;
 
-/** The likeliest next tokens before and after a change. */
-export type BeforeAfter = readonly [before: readonly LikelyText[], after: readonly LikelyText[]];
-
 /** A change of the model while it writes. */
 export type Change =
   | { readonly kind: 'scale'; readonly layer: number; readonly head: number; readonly factor: number }
   /** The head gives what it gives at the last token of another text. */
   | { readonly kind: 'swap'; readonly layer: number; readonly head: number; readonly text: string }
   /** Adds the difference of the mean residual streams of two texts before a layer, times a factor. */
-  | { readonly kind: 'steer'; readonly layer: number; readonly factor: number; readonly texts: readonly [string, string] };
+  | { readonly kind: 'steer'; readonly layer: number; readonly factor: number; readonly texts: Two<string> };
 
 /** Cosine similarities of texts, (n, n). */
 export type Similarities = Matrix;
@@ -133,11 +132,11 @@ export interface ModelCalls {
   compare(texts: readonly string[]): Similarities;
   lens(text: string): Lens;
   /** Begins an experiment. `words`: empty for the likeliest next words. */
-  pair(texts: readonly [string, string], words: readonly [string, string]): Pair;
+  pair(texts: Two<string>, words: Two<string>): Pair;
   /** The metrics of the first text if each part in turn has its value of the second one, which arrive as events, too. */
   patch(kind: PatchKind): Matrix;
   /** Ends a patch() that runs. */
   stop(): void;
-  /** What one part changes in the next word. */
-  changed(kind: PatchKind, layer: number, part: number): BeforeAfter;
+  /** The likeliest next tokens before and after one part has its value of the second text. */
+  changed(kind: PatchKind, layer: number, part: number): Two<readonly LikelyText[]>;
 }

@@ -16,15 +16,15 @@ import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 import { shareLine } from '../bend/bend.js';
 import { experimentProgram, programBox, type ProgramModel } from './program.js';
-import type { Ready } from './ready_experiments.js';
+import { readyExperiments, type Ready } from './ready_experiments.js';
 
 export interface ExperimentModel extends ProgramModel {
   /** Differs for each model that is opened. */
   readonly key: string;
   readonly view: ViewName;
   readonly samples: readonly [string, string];
-  /** Experiments whose results are known. */
-  readonly ready: readonly Ready[];
+  /** True for the small English model, whose experiments are ready. */
+  readonly ready: boolean;
 }
 
 type MapName = PatchKind | 'estimate';
@@ -64,10 +64,10 @@ export function createExperiment(app: App, client: ModelClient) {
   const title = el('h4', { class: 'own-asked' });
   const lists = [1, 2].map(() => el('ol', { class: 'effect-list lab-likely' }));
   const beforeAfter = lists.map((list, at) => el('div', { class: 'slim' }, el('p', { class: 'control-name' }, at === 0 ? 'Before' : 'After'), list));
-  const changed = el('div', { class: 'lab-changed', hidden: true, role: 'status' }, title, el('div', { class: 'row' }, ...beforeAfter));
+  const changed = el('div', { class: 'lab-changed', hidden: true, role: 'status' }, title, el('div', { class: 'lab-pair' }, ...beforeAfter));
   const program = programBox('experiment');
   const results = el('div', { hidden: true }, el('div', { class: 'lab-maps' }, ...cards.map(({ element }) => element)), changed, program.element);
-  const answers = words.map((input, at) => el('label', { class: 'row control-name' }, at === 0 ? 'Answer' : 'against', input));
+  const answers = words.map((input, at) => el('label', { class: 'row field' }, at === 0 ? 'Answer' : 'against', input));
   const element = el(
     'section',
     { class: 'part lab-experiment', 'aria-label': 'Experiment' },
@@ -85,9 +85,9 @@ export function createExperiment(app: App, client: ModelClient) {
   let pair: Pair | undefined;
   let runs = 0;
   let running = false;
-  let asked = 0;
 
   function createCard(name: MapName, mapTitle: string, line: string) {
+    const head = [el('h4', { class: 'own-asked' }, mapTitle), el('p', { class: 'hint' }, line)];
     const readout = el('p', { class: 'readout number' });
     const legend = createLegend('signed');
     const onChoose = (cell: Cell): void => void choose(name === 'positions' ? 'positions' : 'heads', cell);
@@ -109,15 +109,7 @@ export function createExperiment(app: App, client: ModelClient) {
 
     const under = el('div', { class: 'row apart low map-under' }, legend.element, frame.saves);
     return {
-      element: el(
-        'div',
-        { class: 'column card' },
-        el('h4', { class: 'own-asked' }, mapTitle),
-        el('p', { class: 'hint' }, line),
-        frame.body,
-        readout,
-        under,
-      ),
+      element: el('div', { class: 'column card' }, ...head, frame.body, readout, under),
       draw,
       /** Shows metrics, of which so many are known, or why there are none. */
       show(matrix: Matrix | string, known?: number): void {
@@ -136,12 +128,9 @@ export function createExperiment(app: App, client: ModelClient) {
   /** Shows what a part changes in the next word. */
   async function choose(kind: PatchKind, { row, col }: Cell): Promise<void> {
     if (!pair || running) return;
-    asked += 1;
-    const own = asked;
+    const part = kind === 'heads' ? `head ${col + 1} of layer ${row + 1}` : `“${pair.labels[1][col]!}” before layer ${row + 1}`;
     try {
       const found = await client.call('changed', kind, row, col);
-      if (own !== asked) return;
-      const part = kind === 'heads' ? `head ${col + 1} of layer ${row + 1}` : `“${pair.labels[1][col]!}” before layer ${row + 1}`;
       title.textContent = `Next word with ${part} from the second sentence`;
       found.forEach((likely, at) => lists[at]!.replaceChildren(...likely.map(({ label, share }) => shareLine(label, share))));
       changed.hidden = false;
@@ -231,8 +220,8 @@ export function createExperiment(app: App, client: ModelClient) {
         readyLine.textContent = line;
         void start();
       };
-      ready.replaceChildren(...next.ready.map((each) => el('button', { class: 'secondary', onclick: () => begin(each) }, each.title)));
-      ready.hidden = next.ready.length === 0;
+      ready.replaceChildren(...readyExperiments.map((each) => el('button', { class: 'secondary', onclick: () => begin(each) }, each.title)));
+      ready.hidden = !next.ready;
       readyLine.textContent = '';
     },
     /** Takes the metrics of a patch that runs. */

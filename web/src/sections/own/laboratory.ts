@@ -18,18 +18,12 @@ import type { ViewName } from '../../state/page_state.js';
 import { shareLine } from '../bend/bend.js';
 import { createExperiment, type ExperimentModel } from './experiment.js';
 import { lensProgram, programBox } from './program.js';
-import { ready } from './ready_experiments.js';
-
-export { changeProgram, programBox } from './program.js';
-export { createSteering } from './steering.js';
 
 /** Natural logarithm of the probability at which a word has the strongest color: 1 in 3,000. */
 const mostSurprising = 8;
 
-export interface LaboratoryModel extends Omit<ExperimentModel, 'ready'> {
+export interface LaboratoryModel extends ExperimentModel {
   readonly text: string;
-  /** True for the small English model, whose experiments are ready. */
-  readonly ready: boolean;
 }
 
 const lead =
@@ -54,8 +48,8 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
     el('p', { class: 'hint' }, 'The stronger the color, the less the model expected the word from those before it.'),
     program.element,
   );
-  const heading = el('h3', {}, 'What each layer would say next');
-  const lens = el('section', { class: 'part lab-lens', 'aria-label': 'Layer by layer' }, heading, el('p', { class: 'hint' }, lead), problem, results);
+  const head = [el('h3', {}, 'What each layer would say next'), el('p', { class: 'hint' }, lead)];
+  const lens = el('section', { class: 'part lab-lens', 'aria-label': 'Layer by layer' }, ...head, problem, results);
   const experiment = createExperiment(app, client);
   let shown: Lens | undefined;
   let chosen: Cell | undefined;
@@ -123,7 +117,7 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
       const sameView = wanted?.view === model.view;
       wanted = model;
       if (!sameView) draw(model.view);
-      experiment.follow({ ...model, ready: model.ready ? ready : [] });
+      experiment.follow(model);
       void look();
     },
     take: experiment.take,

@@ -30,6 +30,8 @@ import { createOverview } from './own_overview.js';
 import type { LaboratoryModel } from './laboratory.js';
 import { createPictureChoice } from './own_picture.js';
 import { createComparison } from './own_similar.js';
+import { changeProgram } from './program.js';
+import { createSteering } from './steering.js';
 
 /** Read by a model without a tokenizer until the visitor writes other ids. */
 const sampleIds = '1 2 3 4 5 6 7 8';
@@ -68,12 +70,12 @@ export function openedModel(app: App, tell: Tell) {
   const openHead = (ownLayer: number, ownHead: number): void => update(app, { ownLayer, ownHead }, 'own-head');
   const overview = createOverview(app, openHead);
   const head = createOwnHead(app);
-  const continuation = createContinuation(
-    client,
-    textNow,
-    () => (laboratoryPlace.hidden ? undefined : changeOf(app.state.get(), usualTexts(), openPlace())),
-    (problem) => tell(problem, true),
-  );
+  const steering = createSteering(app);
+  const continuation = createContinuation(client, {
+    ...{ control: steering, textNow, onProblem: (problem) => tell(problem, true) },
+    changeNow: () => (steering.hidden ? undefined : changeOf(app.state.get(), usualTexts(), openPlace())),
+    programOf: (after, change) => changeProgram(inLaboratory(opened!), after, change),
+  });
   const comparison = createComparison(app, client);
   const pictureChoice = createPictureChoice(() => void follow());
   const classList = el('ol', { class: 'effect-list own-likely' });
@@ -130,13 +132,9 @@ export function openedModel(app: App, tell: Tell) {
   const usualTexts = (): readonly [string, string] => samples[isEnglish() ? 'english' : opened?.readsText === false ? 'ids' : 'text'];
 
   async function loadLaboratory() {
-    const { changeProgram, createLaboratory, createSteering, programBox } = await import('./laboratory.js');
+    const { createLaboratory } = await import('./laboratory.js');
     const made = createLaboratory(app, client, (now) => setText(where, now));
     laboratoryPlace.append(made.element);
-    continuation.control(createSteering(app), {
-      box: programBox('changed model'),
-      write: (after, change) => changeProgram(inLaboratory(opened!), after, change),
-    });
     return made;
   }
 
@@ -239,7 +237,7 @@ export function openedModel(app: App, tell: Tell) {
   function showInfo(model: OpenedModel): void {
     const { info, weights: type, readsText } = model;
     setText(where, model.where);
-    laboratoryPlace.hidden = !isWriter(model);
+    laboratoryPlace.hidden = steering.hidden = !isWriter(model);
     facts.textContent = factsOf(info, type, weightBytes(files!), readsText || info.takesPixels);
     fieldName.textContent = readsText ? 'Text for this model' : `Numbers of tokens for this model, 0 to ${info.vocabSize - 1}`;
     picture.classList.toggle('is-narrow', info.numHeads <= 6);

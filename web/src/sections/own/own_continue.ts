@@ -5,19 +5,23 @@ import { el, word } from '../../dom/dom.js';
 import type { ModelClient } from '../../model/client.js';
 import type { Change, Next } from '../../model/messages.js';
 import { shareLine } from '../bend/bend.js';
-import type { programBox } from './program.js';
+import { programBox } from './program.js';
 
 /** Milliseconds without a change of the model before it writes again. */
 const pause = 120;
 
-export function createContinuation(
-  client: ModelClient,
-  textNow: () => string,
-  changeNow: () => Change | undefined,
-  onProblem: (problem: string) => void,
-) {
-  let program: { readonly box: ReturnType<typeof programBox>; readonly write: (after: string, change: Change) => string } | undefined;
-  const plain = el('p', { class: 'own-text own-plain', dir: 'auto', hidden: true });
+/** `control`: what changes the model; `programOf` writes the program that continues a text with a change. */
+interface Writing {
+  readonly control: HTMLElement;
+  textNow(): string;
+  changeNow(): Change | undefined;
+  programOf(after: string, change: Change): string;
+  onProblem(problem: string): void;
+}
+
+export function createContinuation(client: ModelClient, { control, textNow, changeNow, programOf, onProblem }: Writing) {
+  const program = programBox('changed model');
+  const plain = el('p', { class: 'own-text hint own-plain', dir: 'auto', hidden: true });
   const go = el('button', { class: 'secondary', id: 'own-continue' }, 'Continue the text');
   const written = el('p', { class: 'own-text', id: 'own-text', dir: 'auto' });
   const tokens = el('ol', { class: 'wrap own-tokens', 'aria-label': 'New tokens' });
@@ -25,7 +29,7 @@ export function createContinuation(
   const title = el('h4', { class: 'own-asked' });
   const likely = el('ol', { class: 'effect-list own-likely', 'aria-label': 'The likeliest tokens in this place' });
   const result = el('div', { hidden: true }, plain, written, tokens, title, likely, summary);
-  const element = el('section', { class: 'part own-continue', 'aria-label': 'Continue the text' }, go, result);
+  const element = el('section', { class: 'part own-continue', 'aria-label': 'Continue the text' }, go, control, result, program.element);
   let run = 0;
   let steps: Next[] = [];
   /** What the unchanged model has written, and after which text. */
@@ -53,7 +57,7 @@ export function createContinuation(
 
   function clear(): void {
     run += 1;
-    program?.box.show(undefined);
+    program.show(undefined);
     steps = [];
     tokens.replaceChildren();
     summary.textContent = '';
@@ -83,7 +87,7 @@ export function createContinuation(
       if (change) [plain.hidden, plain.textContent] = [false, `As it is: … ${unchanged!.text}`];
       await write(after, change);
       if (own !== run) return;
-      program?.box.show(change && program.write(after, change));
+      program.show(change && programOf(after, change));
       if (!change) unchanged = { after, text: newText() };
       const [first, ...rest] = steps.map(({ milliseconds }) => milliseconds);
       const mean = rest.reduce((sum, value) => sum + value, 0) / rest.length;
@@ -109,12 +113,6 @@ export function createContinuation(
     again(): void {
       clearTimeout(timer);
       timer = setTimeout(() => void begin(), pause);
-    },
-    /** Puts a control below the button, and below the text a program that writes it. */
-    control(control: HTMLElement, given: NonNullable<typeof program>): void {
-      program = given;
-      go.after(control);
-      element.append(given.box.element);
     },
   };
 }

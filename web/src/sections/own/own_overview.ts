@@ -33,6 +33,8 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
   /** The heads in the order of the places, each layer · heads + head. */
   let order: readonly number[] = [];
   let open: readonly [row: number, column: number] = [0, 0];
+  /** What the present rows were made for. */
+  let built = '';
 
   function draw(row: number): void {
     const [, heads, queries, keys] = shown.shape as [number, number, number, number];
@@ -43,22 +45,23 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
     paintRow(canvas, maps, keys);
   }
 
-  function createRow(row: number, heads: number) {
-    const places = Array.from({ length: heads }, (_, column) => {
-      const button = el('button', { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false' });
-      const note = el('span', { class: 'own-note number', 'aria-hidden': 'true' });
-      for (const each of [button, note]) each.style.gridColumn = String(column + 2);
+  function createRow(row: number, heads: number, scoreOf: (head: number) => string) {
+    const isRank = scoreOf(0) !== '';
+    const places = order.slice(row * heads, (row + 1) * heads);
+    const buttons = places.map((at, column) => {
+      const title = `Layer ${Math.floor(at / heads) + 1}, head ${(at % heads) + 1}${isRank ? `: ${scoreOf(at)}` : ''}`;
+      const button = el('button', { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': title, title });
       button.addEventListener('click', () => openPlace(row, column));
-      return { button, note };
+      return button;
     });
-    const [what, name] = [el('span', { class: 'sr-only' }), el('span', {}, String(row + 1))];
+    const notes = isRank ? places.map((at) => el('span', { class: 'own-note number', 'aria-hidden': 'true' }, scoreOf(at))) : [];
+    for (const list of [buttons, notes]) list.forEach((each, column) => (each.style.gridColumn = String(column + 2)));
+    const what = el('span', { class: 'sr-only' }, isRank ? 'From rank ' : 'Layer ');
+    const name = el('span', { role: 'rowheader', class: 'own-row-name' }, what, String(isRank ? row * heads + 1 : row + 1));
     // The maps of all heads side by side, below the buttons: a canvas for each map would be hundreds of layers.
     const canvas = el('canvas', { class: 'own-strip', 'aria-hidden': 'true' });
-    const header = el('span', { role: 'rowheader', class: 'own-row-name' }, what, name);
-    const buttons = places.map(({ button }) => button);
-    const notes = places.map(({ note }) => note);
-    const line = el('div', { role: 'row', class: 'own-row' }, header, canvas, ...buttons, ...notes);
-    return { element: line, buttons, notes, what, name, canvas, drawSoon: whenSeen(line, () => draw(row)) };
+    const line = el('div', { role: 'row', class: 'own-row' }, name, canvas, ...buttons, ...notes);
+    return { element: line, buttons, canvas, drawSoon: whenSeen(line, () => draw(row)) };
   }
 
   function openPlace(row: number, column: number): void {
@@ -70,36 +73,26 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
   /** Puts the heads in their places, and says how they are sorted. */
   function sort(): void {
     const [layers, heads, queries] = shown.shape as [number, number, number];
-    const { ownSort: by } = app.state.get();
-    const found = by === 'layer' || tokens.length !== queries ? undefined : headScores(shown, tokens, by);
-    sortLine.hidden = tokens.length !== queries;
-    order = found && by !== 'layer' ? sortedHeads(found, by) : Array.from({ length: layers * heads }, (_, at) => at);
-    hint.textContent =
-      found && by !== 'layer'
-        ? `Heads ${scores[by][1]}: means over this text. Press one to open it.`
-        : by === 'induction' && !sortLine.hidden
-          ? 'No token of this text occurs twice, so no head can show induction. Repeat a word.'
-          : `Every row is a layer, every picture one of its ${heads === 1 ? 'heads: one' : `${heads} heads`}. Press one to open it.`;
-    rows.forEach(({ buttons, notes, what, name }, row) => {
-      what.textContent = found ? 'From rank ' : 'Layer ';
-      name.textContent = String(found ? row * heads + 1 : row + 1);
-      buttons.forEach((button, column) => {
-        const at = order[row * heads + column]!;
-        const score = found && (by === 'entropy' ? formatNumber(found[at]!, 2) : formatPercent(found[at]!));
-        const title = `Layer ${Math.floor(at / heads) + 1}, head ${(at % heads) + 1}${score === undefined ? '' : `: ${score}`}`;
-        button.title = button.ariaLabel = title;
-        notes[column]!.textContent = score ?? '';
-      });
-    });
+    const { ownSort } = app.state.get();
+    const canSort = tokens.length === queries;
+    const by = ownSort === 'layer' || !canSort ? undefined : ownSort;
+    const found = by && headScores(shown, tokens, by);
+    sortLine.hidden = !canSort;
+    order = by && found ? sortedHeads(found, by) : Array.from({ length: layers * heads }, (_, at) => at);
+    const everyRow = `Every row is a layer, every picture one of its ${heads === 1 ? 'heads: one' : `${heads} heads`}. Press one to open it.`;
+    const none = 'No token of this text occurs twice, so no head can show induction. Repeat a word.';
+    hint.textContent = !by ? everyRow : found ? `Heads ${scores[by][1]}: means over this text. Press one to open it.` : none;
+    const written = found && Array.from(found, (score) => (by === 'entropy' ? formatNumber(score, 2) : formatPercent(score)));
+    const key = JSON.stringify([layers, heads, written, written && order]);
+    if (key !== built) {
+      built = key;
+      open = [0, 0];
+      rows = Array.from({ length: layers }, (_, row) => createRow(row, heads, (head) => written?.[head] ?? ''));
+      grid.style.setProperty('--heads', String(heads));
+      grid.style.setProperty('--layers', String(layers));
+      refill(grid, ...rows.map((row) => row.element));
+    }
     for (const { drawSoon } of rows) drawSoon();
-  }
-
-  function build(layers: number, heads: number): void {
-    open = [0, 0];
-    rows = Array.from({ length: layers }, (_, row) => createRow(row, heads));
-    grid.style.setProperty('--heads', String(heads));
-    grid.style.setProperty('--layers', String(layers));
-    refill(grid, ...rows.map((row) => row.element));
   }
 
   grid.addEventListener('keydown', (event) => {
@@ -123,10 +116,8 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
     element,
     /** `weights`: (layers, heads, N, N). `ids`: the N tokens; none for maps that cannot be sorted. */
     show(weights: Matrix, ids: readonly number[]): void {
-      const [layers, heads] = weights.shape as [number, number];
       shown = weights;
       tokens = ids;
-      if (rows.length !== layers || rows[0]?.buttons.length !== heads) build(layers, heads);
       sort();
     },
     sort,

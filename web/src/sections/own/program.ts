@@ -1,16 +1,11 @@
 // The programs that compute the results of the laboratory again, in JavaScript with multihead/models.
 
-import type { ModelWeights } from 'multihead/models';
 import { download, el } from '../../dom/dom.js';
-import type { Change, Pair } from '../../model/messages.js';
+import type { Change, OpenedModel, Pair } from '../../model/messages.js';
 
-export interface ProgramModel {
-  /** Name of the model's folder or file. */
+/** `mostTokens`: most tokens that the page reads of a text. */
+export interface ProgramModel extends Pick<OpenedModel, 'weights' | 'readsText'> {
   readonly name: string;
-  /** Type of its weights; undefined if as stored. */
-  readonly weights: ModelWeights | undefined;
-  readonly readsText: boolean;
-  /** Most tokens that the page reads of a text. */
   readonly mostTokens: number;
 }
 
@@ -101,7 +96,7 @@ export function changeProgram(model: ProgramModel, text: string, change: Change)
 export function programBox(name: string) {
   const code = el('code');
   const save = el('button', { class: 'save', 'aria-label': `Save the program of the ${name}` }, 'Save');
-  const box = el('pre', { class: 'lab-code', tabindex: 0 }, code);
+  const box = el('pre', { class: 'program', tabindex: 0 }, code);
   const element = el('details', { class: 'lab-program', hidden: true }, el('summary', {}, 'The same in a program'), save, box);
   save.addEventListener('click', () => download(new Blob([code.textContent!], { type: 'text/javascript' }), `${name}.mjs`));
   return {

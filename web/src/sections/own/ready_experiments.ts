@@ -8,7 +8,7 @@ export interface Ready extends Readonly<Record<'title' | 'line', string>> {
   readonly state: Partial<PageState>;
 }
 
-export const ready: readonly Ready[] = [
+export const readyExperiments: readonly Ready[] = [
   {
     title: 'A head that a prediction needs',
     line: 'After “Mr.” comes a name, and head 2 of layer 1 tells the point that “Mr” stands before it. In 197 places of unseen text with “Mr.” or “Mrs.”, the next word is the likeliest one in 18.8 % of them; with this head muted in 0.5 %, with any other in 14.2 to 22.8 %.',
