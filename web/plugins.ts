@@ -91,14 +91,14 @@ export const publicAddresses = (address: string | undefined, source: string | un
 
 const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
 
-/** Files that are not copied for offline use: source maps, the preview picture, the peers of the speed section, and analyses, which the page does not call. */
-const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|multihead-analyses-)/;
+/** Files that are not copied for offline use: source maps, the preview picture, and the peers of the speed section. */
+const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-)/;
 
 /** Files that the page works without: what runs the visitor's own model. */
 const ofModels = /^assets\/(models_worker|model_worker|tokenizers)\b.*\.js$/;
 
-/** Files that are kept for offline use when they are first used: the English model. */
-const keptLater = /^english\//;
+/** Files that are kept for offline use when they are first used: the English model, and what the laboratory computes with. */
+const keptLater = /^english\/|^assets\/multihead-analyses-/;
 
 const contentOf = (file: Bundle[string]): string | Uint8Array => (file.type === 'chunk' ? file.code : file.source);
 

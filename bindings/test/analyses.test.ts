@@ -165,8 +165,18 @@ describe.each(builds)('%s', (simd) => {
   it('patches and ablates every part, with metrics in every form', async () => {
     const { numLayers, numHeads } = model.info;
     const shares: number[] = [];
-    const { clean, corrupt, values } = await model.patch(ids, other, difference, { onProgress: (done) => shares.push(done) });
+    const soFar: number[][] = [];
+    const { clean, corrupt, values } = await model.patch(ids, other, difference, {
+      onProgress(done, { data }) {
+        shares.push(done);
+        soFar.push([...data]);
+      },
+    });
     expect(shares.at(-1)).toBe(1);
+    soFar.forEach((some, at) => {
+      const runs = Math.round((shares[at] as number) * values.data.length);
+      expect(some).toEqual([...values.data].map((value, part) => (part < runs ? value : 0)));
+    });
     expect(shares).toEqual([...shares].sort((a, b) => a - b));
     expect(values.shape).toEqual([numLayers, numHeads]);
     expect([clean, corrupt]).toEqual([await model.measure(ids, difference), await model.measure(other, difference)]);

@@ -83,7 +83,7 @@ describe('the offline copy', () => {
     expect(main).toBe('assets/index-1.js');
     expect(files).toEqual(['assets/index-1.js', 'favicon.svg', 'touch-icon.png']);
     const english = ['config.json', 'heads.json', 'model.safetensors', 'tokenizer.json'].map((name) => `english/${name}`);
-    expect(later).toEqual(english);
+    expect(later).toEqual(['assets/multihead-analyses-relaxed-1.wasm', ...english]);
     expect(models).toEqual(['assets/model_worker-1.js', 'assets/tokenizers-1.js']);
     expect(wasm).toEqual({
       relaxed: { page: 'assets/multihead-relaxed-1.wasm', models: 'assets/multihead-models-relaxed-1.wasm' },

@@ -310,7 +310,7 @@ export class Analyses implements ModelAnalyses {
         let turn = performance.now();
         for (;;) {
           const done = sweep.next(metric.evaluate);
-          onProgress?.(done);
+          onProgress?.(done, this.#pairResults(sweep.results()).values);
           if (done === 1) return sweep.results();
           if (performance.now() - turn > mostBusy) {
             await nextTask();

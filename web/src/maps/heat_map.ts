@@ -41,6 +41,8 @@ export interface MatrixView {
   /** True if a cell was set by hand; the cell gets a mark in a corner. */
   readonly edited?: (row: number, col: number) => boolean;
   readonly scale: ScaleName;
+  /** A text for each cell, in place of its number. Its cells are wide. */
+  readonly words?: readonly string[];
   /** Index of the head whose color a cell takes, instead of a color from `scale`. */
   readonly headOf?: (row: number, col: number) => number;
 }
@@ -227,7 +229,7 @@ function paintNumbers(
   if (size < 9) return;
   const limit = view.scale === 'weights' ? 1 : largestOf(view);
   const widestNumber = `${view.scale === 'weights' ? '' : '−'}${limit.toFixed(2)}`;
-  if (w < textWidth(widestNumber, size) + 4) return;
+  if (!view.words && w < textWidth(widestNumber, size) + 4) return;
   const quiet = limit / 128;
   context.font = `${size}px ${family}`;
   context.textAlign = 'center';
@@ -235,7 +237,7 @@ function paintNumbers(
   view.data.forEach((value, i) => {
     const [row, col] = [Math.floor(i / view.cols), i % view.cols];
     if (hatchedAs(view, row, col)) return;
-    const text = formatNumber(value, 2);
+    const text = view.words ? shortened(view.words[i]!, size, w - 6) : formatNumber(value, 2);
     const isQuiet = text === '0.00' && Math.abs(value) <= quiet && (view.scale === 'weights' || !view.headOf);
     context.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;
     context.fillText(text, left + (col + 0.5) * w - 0.5, top + (row + 0.5) * h);

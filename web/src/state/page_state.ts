@@ -6,7 +6,7 @@ import { patternIds, type PatternId } from '../attention/patterns.js';
 import { presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
 import { quoted } from '../base/format.js';
-import { maxNameCharacters, maxPatches } from '../model/limits.js';
+import { maxNameCharacters, maxPatches, scoreNames } from '../model/limits.js';
 import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';
 import { sequenceLength } from '../training/messages.js';
@@ -92,6 +92,14 @@ export const fields = {
   ownSentences: textUpTo(maxCharacters, ''),
   ownWeights: oneOf(weightChoices, 'auto'),
   ownView: oneOf(viewNames, 'colors'),
+  /** What the heads of the model are sorted by. */
+  ownSort: oneOf(['layer', ...scoreNames], 'layer'),
+  /** Two sentences, one a line, and two words, one a line; empty for samples and for the likeliest words. */
+  labTexts: textUpTo(maxCharacters, ''),
+  labWords: textUpTo(100, ''),
+  /** What changes the model while it writes: a scale or strength. */
+  labChange: oneOf(['none', 'scale', 'swap', 'steer'], 'none'),
+  labFactor: number(-20, 20, 0),
   // Train live. Null for heads or layers: the usual number for the kind of training.
   train: oneOf(kindNames, 'fourJobs'),
   seed: integer(0, mostSeed, defaultSeed),
