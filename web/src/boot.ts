@@ -1,9 +1,10 @@
-// Runs before everything else, and fetches the WebAssembly that the worker is about to ask for: the browser
+// Runs before everything else, and fetches the WebAssembly and the words model that the worker is about to ask for: the browser
 // answers the worker from its cache.
 
 import { preferredBuild } from 'multihead';
 import relaxed from 'multihead/relaxed.wasm?url';
 import simd128 from 'multihead/simd128.wasm?url';
+import novels from './novels/novels.txt?url';
 
 function wanted(): string | undefined {
   try {
@@ -14,10 +15,11 @@ function wanted(): string | undefined {
 }
 
 const file = wanted();
-if (file !== undefined) {
+for (const needed of [file, novels]) {
   // The worker reports a failed transfer, too.
-  fetch(file, { priority: 'high' }).then(
-    (response) => response.arrayBuffer(),
-    () => undefined,
-  );
+  if (needed !== undefined)
+    fetch(needed, { priority: 'high' }).then(
+      (response) => response.arrayBuffer(),
+      () => undefined,
+    );
 }

@@ -52,7 +52,8 @@ function addSections(): void {
   if (complete) return;
   complete = true;
   import('./sections/below.js').then(
-    async ({ sections }) => {
+    async ({ addMore, sections }) => {
+      addMore(app);
       const elements: HTMLElement[] = [];
       // One in a task, so that a tap is answered meanwhile.
       for (const section of sections) {
