@@ -2,10 +2,10 @@
 
 /** A weight of a row is one of −LEVELS … LEVELS times the row's scale. */
 const LEVELS = 2;
-/** For normally distributed weights, a step of 0.84 standard deviations, which is 1.05 mean sizes, has nearly the smallest error. */
-const STEP = 1.05;
-/** Scales are powers of 2^(1/8), so that one character holds one. */
-const FINENESS = 8;
+/** In mean sizes of a row's weights. For normally distributed weights 1.05 has the smallest error; with 1.2 the file is a tenth smaller. */
+const STEP = 1.2;
+/** Scales are powers of 2^(1/4), so that one character holds one. */
+const FINENESS = 4;
 
 /** The exponent of a row's scale, and its whole numbers. */
 function roundRow(row) {
@@ -76,7 +76,7 @@ const NAMES = ['norm1.weight', 'self_attn.in_proj_weight', 'self_attn.out_proj.w
  */
 export function packed({ numLayers, numHeads, embedDim }, dict, words, about) {
   const all = ['embedding.weight', ...Array.from({ length: numLayers }, (_, i) => NAMES.map((name) => `layers.${i}.${name}`)).flat(), 'norm.weight'];
-  const gains = all.filter((name) => !isMatrix(dict[name])).flatMap((name) => Array.from(dict[name].data, (gain) => Number(gain.toPrecision(4))));
+  const gains = all.filter((name) => !isMatrix(dict[name])).flatMap((name) => Array.from(dict[name].data, (gain) => Number(gain.toPrecision(3))));
   let exponents = '';
   let weights = '';
   for (const { data, shape } of all.map((name) => dict[name]).filter(isMatrix)) {

@@ -45,7 +45,7 @@ function unpack(text: string) {
   const matrix = (rows: number, columns: number): { data: Numbers; shape: number[] } => {
     const data = new Float32Array(rows * columns);
     for (let i = 0; i < data.length; i += 2) {
-      const scale = 2 ** ((packed.charCodeAt(row + Math.floor(i / columns)) - 126) / 8);
+      const scale = 2 ** ((packed.charCodeAt(row + Math.floor(i / columns)) - 126) / 4);
       const pair = packed.charCodeAt(at) - 35;
       data[i] = scale * (Math.floor(pair / 5) - 2);
       data[i + 1] = scale * ((pair % 5) - 2);
