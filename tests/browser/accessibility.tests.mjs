@@ -17,7 +17,7 @@ const focused = (page) => page.evaluate(() => document.activeElement.getAttribut
  * Lists visible text and controls that are cut off or outside of the page, except elements that scroll or have their
  * whole text in a title.
  */
-const lost = (page) =>
+export const lost = (page) =>
   page.evaluate(() => {
     const scrolls = ({ overflowX }) => ['auto', 'scroll'].includes(overflowX);
     const inside = (element, test) => element !== null && (test(getComputedStyle(element)) || inside(element.parentElement, test));

@@ -292,36 +292,6 @@ export const tests = [
     },
   },
   {
-    name: 'six questions of newcomers are answered on the page',
-    async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
-      const asked = await page.$$eval('.question', (list) =>
-        list.map((item) => [item.querySelector('summary').textContent, item.querySelector('p').textContent.length]),
-      );
-      assert.deepEqual(
-        asked.map(([question]) => question),
-        [
-          'What is a query, a key, a value?',
-          'Why divide by √d?',
-          'Why softmax?',
-          'Why several heads?',
-          'What does causal do?',
-          'What does a cache save?',
-        ],
-      );
-      for (const [question, length] of asked) assert.ok(length > 80, question);
-      await page.$$eval('.question', (list) => list.forEach((item) => (item.open = true)));
-      await page.$$eval('.question button', (list) => list[1].click());
-      assert.equal(await selected(page), 'step-scale');
-      const focused = await page.evaluate(() => document.activeElement.id);
-      assert.equal(focused, 'step-scale');
-      await page.$eval('.question a', (link) => link.click());
-      assert.equal(await page.evaluate(() => location.hash), '#step=scale', 'the link keeps the state');
-      assert.equal(await page.evaluate(() => document.activeElement.id), 'generate');
-      await close();
-    },
-  },
-  {
     name: 'a pointer move paints no map, and changes little of the document, at 64 tokens and 8 heads',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url + large, { fresh: true });

@@ -1,6 +1,7 @@
 // The worker of the page's sentence: runs forward passes outside the page's main thread.
 
 import { load, type Multihead } from 'multihead';
+import { attend } from './attention/attend.js';
 import { createForward, type Forward } from './attention/forward.js';
 import type { AttentionCalls, ForwardInput, ForwardResult } from './attention/messages.js';
 import { medianTime } from './base/timing.js';
@@ -38,6 +39,7 @@ serve<AttentionCalls>(
       if (current?.mh !== mh) current = { mh, forward: createForward(mh, () => words) };
       return current.forward(input);
     },
+    attend: async (input) => attend(await load(), input),
     async time() {
       const [input, forward] = [last, current?.forward];
       return (

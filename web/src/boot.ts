@@ -15,7 +15,8 @@ function wanted(): string | undefined {
 }
 
 const file = wanted();
-for (const needed of [file, novels]) {
+// The story at ?scene=NAME does without the words model.
+for (const needed of [file, new URLSearchParams(location.search).has('scene') ? undefined : novels]) {
   // The worker reports a failed transfer, too.
   if (needed !== undefined)
     fetch(needed, { priority: 'high' }).then(

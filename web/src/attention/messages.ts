@@ -1,6 +1,7 @@
 // The messages between the page and its worker.
 
 import type { Backend, HeadStatistics, MemoryInfo, RopeRotation, TraceName } from 'multihead';
+import type { AttendInput, Attended } from './attend.js';
 import type { Bend } from './bend.js';
 import type { Matrix } from './matrix.js';
 import type { ModuleWeights, PatternId } from './patterns.js';
@@ -102,6 +103,8 @@ export interface ForwardResult extends ForwardInput {
 /** The functions of the worker. */
 export interface AttentionCalls {
   forward(input: ForwardInput): ForwardResult;
+  /** One call of attention with one head, for the story. */
+  attend(input: AttendInput): Attended;
   /**
    * The median duration in milliseconds of a pass without a trace, on the last input, once the compiler has warmed up.
    * Undefined if another input arrives meanwhile.
