@@ -31,7 +31,7 @@ function textField(app: App): HTMLElement {
   const field = el('textarea', {
     ...{ id: 'sentence', class: 'sentence-field', dir: 'auto', rows: 1, placeholder: 'Type a sentence' },
     ...{ maxlength: maxCharacters, spellcheck: 'false', autocomplete: 'off' },
-    ...{ 'aria-labelledby': 'sentence-title', 'aria-describedby': 'sentence-notice' },
+    ...{ 'aria-label': 'Your sentence', 'aria-describedby': 'sentence-notice' },
   });
   const notice = el('p', { id: 'sentence-notice', class: 'hint', role: 'status' });
   field.addEventListener('input', () => update(app, { text: field.value }, 'typing'));
