@@ -39,7 +39,7 @@ export const tests = [
       const { page, origins, close } = await openPage(browser, server.url);
       await offlineCopyReady(page);
       const loaded = server.requested.length;
-      await page.click('.preset');
+      await page.click('.preset:not([hidden])');
       await toggle(page, '#causal');
       await page.click('#step-x');
       await snapshot(page);

@@ -50,7 +50,7 @@ export function cardOf({ kind, source, recipe, trainingTokens, heldOut, passages
     `| ${[name, ...[previous, first, itself, punctuation, induction].map(percent)].join(' | ')} |`;
   const repeated = recipe.repeats ? ` ${percent(recipe.repeats)} of the sequences repeat their first part.` : '';
   const few = unrounded
-    ? `\n- **Weights**: each matrix has seven levels, −3 to 3 times a scale a row; the last ${recipe.roundedSteps} steps saw the rounded weights. Before rounding, the
+    ? `\n- **Weights**: each matrix has five levels, −2 to 2 times a scale a row; the last ${recipe.roundedSteps} steps saw the rounded weights. Before rounding, the
   held-out loss is ${unrounded.loss.toFixed(3)}, and the largest score of induction ${percent(Math.max(...unrounded.heads.map(({ induction }) => induction)))}; after it, ${percent(Math.max(...heads.map(({ induction }) => induction)))}.`
     : '';
   return `# ${title}

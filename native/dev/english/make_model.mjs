@@ -6,8 +6,10 @@ import { cardOf, linesOf, namesOf } from './card.mjs';
 import { packed } from './packed.mjs';
 import { SOURCE } from './text.mjs';
 import { encoded, joined, learnPairs, tokenizerOf } from './vocabulary.mjs';
-import { isSign, learnWords, predictions, tokensOf } from './words.mjs';
+import { classes, isSign, learnWords, predictions, tokensOf } from './words.mjs';
 
+/** What the words model continues for its README. */
+const PROMPTS = ['Captain Wentworth came in. Anne looked at Captain', 'I am very much obliged to you. I am very much', 'She was not'];
 const PROMPT = 'Emma looked at Mr. Knightley, and';
 
 /** Each kind of vocabulary: learned from paragraphs, it gives ids, and the files of a trained model with what they weigh. */
@@ -42,14 +44,14 @@ const KINDS = {
   words: (paragraphs, size) => {
     const words = learnWords(paragraphs, size);
     return {
-      size,
+      size: classes.length + words.length,
       idsOf: (those) => tokensOf(those, words),
       isPunctuation: (id) => isSign(id, words),
       filesOf: async (model, recipe, exact) => ({
         files: {},
         attentions: async (passage, layer) => model.forward(passage, { return: [], trace: ['weights'] }).traces[layer].weights.data,
         sample: async () =>
-          predictions(model, words, ['Mr. Knightley was at Hartfield. Emma looked at Mr.', 'I am very much obliged to', 'She was not']),
+          predictions(model, words, PROMPTS),
         lastFiles: (heads, chance) => ({
           'novels.txt': packed(model.config, exact ?? model.stateDict(), words, { names: namesOf(heads, chance), lines: linesOf(heads, chance) }),
         }),

@@ -13,8 +13,8 @@ export const RECIPES = {
     ...{ steps: 2800, batch: 16, learningRate: 5e-3, warmupSteps: 200, decaySteps: 1200, weightDecay: 0.1, seed: 1 },
   },
   words: {
-    ...{ vocabulary: 1024, numLayers: 2, numHeads: 4, embedDim: 64, context: 64, repeats: 0.2, roundedSteps: 1700 },
-    ...{ steps: 3400, batch: 32, learningRate: 5e-3, warmupSteps: 200, decaySteps: 2000, weightDecay: 0.1, seed: 1 },
+    ...{ vocabulary: 1024, numLayers: 2, numHeads: 4, embedDim: 64, context: 64, repeats: 0.3, roundedSteps: 1800 },
+    ...{ steps: 4000, batch: 32, learningRate: 6e-3, warmupSteps: 200, decaySteps: 2000, weightDecay: 0.1, seed: 1 },
   },
 };
 
@@ -34,7 +34,7 @@ export function random(seed) {
 }
 
 /** Windows that begin at `places`, and the token after each of their tokens. A window with a period repeats that many tokens. */
-function windows(ids, places, context, periods = []) {
+export function windows(ids, places, context, periods = []) {
   const tokens = new Int32Array(places.length * context);
   const targets = new Int32Array(places.length * context);
   places.forEach((place, row) => {

@@ -12,7 +12,7 @@ export async function pageModule(path) {
 }
 
 const { split } = await pageModule('attention/tokens.ts');
-const { classes, vocabularyOf } = await pageModule('attention/vocabulary.ts');
+export const { classes, vocabularyOf } = await pageModule('attention/vocabulary.ts');
 
 /** The `size` − classes most frequent words of paragraphs, the first in order among equals. */
 export function learnWords(paragraphs, size) {
