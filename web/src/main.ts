@@ -53,7 +53,8 @@ function addSections(): void {
   if (complete) return;
   complete = true;
   import('./sections/below.js').then(
-    async ({ sections }) => {
+    async ({ addMore, sections }) => {
+      addMore(app);
       const elements: HTMLElement[] = [];
       // One in a task, so that a tap is answered meanwhile.
       for (const section of sections) {
@@ -137,7 +138,8 @@ function showPage(): void {
 
 // The story stands in place of the page at ?scene=NAME.
 if (new URLSearchParams(location.search).has('scene')) {
-  import('./story/story.js').then(
+  const styled = import('./below.css').then(() => import('./story/story.js'));
+  styled.then(
     ({ showStory }) => showStory(startWorker),
     async () => {
       document.getElementById('page')!.replaceChildren(failure.element);
