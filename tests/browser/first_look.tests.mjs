@@ -16,7 +16,9 @@ const looksOfLast = async (page) => {
   return { tokens, looks: heads.map((_, head) => rowOf(head).indexOf(Math.max(...rowOf(head)))) };
 };
 const nextOf = (page) =>
-  page.$$eval('.next-bar', (bars) => bars.map((bar) => [bar.querySelector('.next-word').textContent, parseInt(bar.querySelector('.number').textContent)]));
+  page.$$eval('.next-bar', (bars) =>
+    bars.map((bar) => [bar.querySelector('.next-word').textContent, parseInt(bar.querySelector('.number').textContent)]),
+  );
 const names = (page) => page.$$eval('.token', (list) => list.map(({ textContent }) => textContent));
 
 export const tests = [
@@ -50,7 +52,10 @@ export const tests = [
       assert.deepEqual([...new Set(numbers)].sort(), ['1', '2', '3', '4']);
       const { tokens, looks } = await looksOfLast(page);
       assert.ok(new Set(looks).size >= 3, `the heads look at ${looks}`);
-      assert.match(await page.$eval('.in-use', (line) => line.textContent), /weights, trained .* it has learned how her sentences go, not what they mean/);
+      assert.match(
+        await page.$eval('.in-use', (line) => line.textContent),
+        /weights, trained .* it has learned how her sentences go, not what they mean/,
+      );
       assert.equal(await page.$eval('.strip-looks', (line) => line.textContent), `${tokens.at(-1)}₉ looks at`);
       assert.match(await page.$eval('.preset-line', (line) => line.textContent), /^From Captain₉: head/);
       await close();

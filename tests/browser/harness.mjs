@@ -158,11 +158,7 @@ async function moveTo(page, hash, size) {
  * counted. `scheme` and `prepare` do the same; `prepare` is called before the page loads. `complaints` collects
  * errors of the console and the page; `close` fails if there are any unexpected ones.
  */
-export async function openPage(
-  browser,
-  url,
-  { width = USUAL_SIZE.width, height = USUAL_SIZE.height, scheme, ready = true, prepare, fresh } = {},
-) {
+export async function openPage(browser, url, { width = USUAL_SIZE.width, height = USUAL_SIZE.height, scheme, ready = true, prepare, fresh } = {}) {
   const size = { width, height };
   const { origin, hash } = new URL(url);
   const lane = lanes.get(browser);

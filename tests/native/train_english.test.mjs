@@ -94,7 +94,12 @@ test('the words model: rounded weights, measured before and after, in a file tha
 });
 
 test('a sequence with a period repeats its first part, and each target is the next token', () => {
-  const { tokens, targets } = windows(Int32Array.from({ length: 20 }, (_, i) => i), [2, 5], 8, [3, undefined]);
+  const { tokens, targets } = windows(
+    Int32Array.from({ length: 20 }, (_, i) => i),
+    [2, 5],
+    8,
+    [3, undefined],
+  );
   assert.deepEqual([...tokens], [2, 3, 4, 2, 3, 4, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]);
   assert.deepEqual([...targets], [3, 4, 2, 3, 4, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13]);
 });

@@ -50,8 +50,7 @@ const KINDS = {
       filesOf: async (model, recipe, exact) => ({
         files: {},
         attentions: async (passage, layer) => model.forward(passage, { return: [], trace: ['weights'] }).traces[layer].weights.data,
-        sample: async () =>
-          predictions(model, words, PROMPTS),
+        sample: async () => predictions(model, words, PROMPTS),
         lastFiles: (heads, chance) => ({
           'novels.txt': packed(model.config, exact ?? model.stateDict(), words, { names: namesOf(heads, chance), lines: linesOf(heads, chance) }),
         }),
