@@ -326,7 +326,7 @@ export const tests = [
     name: 'a folder with weights in several files opens as it is, chosen or dropped, and its heads are walked by keyboard',
     run: ({ browser, url }) =>
       withFiles(async (write, root) => {
-        const { page, close } = await openPage(browser, url, { fresh: true });
+        const { page, close } = await openPage(browser, `${url}#source=rules`, { fresh: true });
         const files = { ...goldenFiles('qwen3'), 'README.md': 'hello', 'onnx/config.json': '{}' };
         await write(files, 'My-Qwen');
         await (await page.$('#model-folder')).uploadFile(join(root, 'My-Qwen'));
@@ -400,7 +400,7 @@ export const tests = [
     essential: true,
     run: ({ browser, url }) =>
       withFiles(async (write) => {
-        const { page, close } = await openPage(browser, url);
+        const { page, close } = await openPage(browser, `${url}#source=rules`);
         await give(page, await write(goldenFiles('vit')));
         await mapShown(page);
         const grid = () =>
@@ -485,7 +485,7 @@ export const tests = [
     name: 'a model that does not fit into the memory is refused before it is read, with a type of weights that would fit',
     run: ({ browser, url }) =>
       withFiles(async (write) => {
-        const { page, close } = await openPage(browser, url);
+        const { page, close } = await openPage(browser, `${url}#source=rules`);
         // The GPT-2 with 64 columns and a large vocabulary.
         const tokens = 100_000_000;
         const wider = new Map([

@@ -35,6 +35,7 @@ import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
+import { tests as story } from './story.tests.mjs';
 import { tests as training } from './training.tests.mjs';
 import { tests as trainingAccess } from './training_access.tests.mjs';
 import { tests as steps } from './steps.tests.mjs';
@@ -63,6 +64,7 @@ const tests = [
   ...policy,
   ...hosting,
   ...speed,
+  ...story,
   ...useIt,
   ...packaged,
   ...pool,

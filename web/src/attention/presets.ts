@@ -57,4 +57,13 @@ export const presets: readonly Preset[] = [
   },
 ];
 
+/** Texts that the words model reads well, the page's opening first. */
+export const novelsTexts: readonly string[] = [
+  'Captain Wentworth came in. Anne looked at Captain',
+  'Sir Thomas was at home. Edmund talked to Sir',
+  'I am very much obliged to you. I am very much',
+  'Mr. Knightley came in. Emma was very glad to see Mr.',
+  'My dear Miss',
+];
+
 export const presetOf = (text: string): Preset | undefined => presets.find((preset) => preset.text === text);

@@ -4,7 +4,16 @@ import { fields, type FieldName, type PageState } from './page_state.js';
 
 /** Titles of the fields. Fields that change together share one title. */
 const titles: { readonly [name in FieldName]: string } = {
-  ...{ text: 'sentence', source: 'heads', heads: 'heads', causal: 'causal', query: 'chosen word', key: 'chosen word', head: 'head in view' },
+  ...{
+    text: 'sentence',
+    source: 'heads',
+    novelsLayer: 'layer',
+    heads: 'heads',
+    causal: 'causal',
+    query: 'chosen word',
+    key: 'chosen word',
+    head: 'head in view',
+  },
   liveView: 'colors or numbers',
   ...{ step: 'step', part: 'matrix', stepView: 'colors or numbers' },
   ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colors or numbers' },

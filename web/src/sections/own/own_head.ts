@@ -109,7 +109,7 @@ export function createOwnHead(app: App) {
       title.replaceChildren(badge, ` Layer ${layer + 1}, head ${head + 1}`);
       readout.textContent = '\u00a0';
       const name = `Layer ${layer + 1}, head ${head + 1}`;
-      const view = side ? patchView(shown, query) : textView(shown, causal && !written);
+      const view = side ? patchView(shown, query) : textView(shown, head, causal && !written);
       frame.show({ view, title: side ? `${name}, where ${shown.names[query]} looks` : name }, `head ${head + 1}`, as);
       frame.map.highlight(markOf(shown, query));
       legend.show({ masked: causal && !written });
@@ -131,8 +131,8 @@ function markOf(shown: Shown, query: number): Cell | null {
   return side && patch >= 0 ? { row: Math.floor(patch / side), col: patch % side } : null;
 }
 
-const textView = ({ weights, names, rows }: Shown, causal: boolean): MatrixView => ({
-  ...{ rows: rows.length, cols: names.length, rowLabels: rows, colLabels: names, scale: 'weights', data: weights },
+const textView = ({ weights, names, rows }: Shown, head: number, causal: boolean): MatrixView => ({
+  ...{ rows: rows.length, cols: names.length, rowLabels: rows, colLabels: names, scale: 'weights', data: weights, headOf: () => head },
   ...(rows !== names && { axes: ['written', 'read'] }),
   ...(causal && { hidden: (row: number, col: number) => col > row }),
 });
