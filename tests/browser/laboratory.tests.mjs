@@ -79,6 +79,7 @@ function near(found, expected, tolerance, what) {
 export const tests = [
   {
     name: 'laboratory: lens, log-probabilities, patches and attribution of a public model equal the golden values, and programs print them',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const files = (await readdir(folder)).filter((name) => name !== 'expected.json').map((name) => join(folder, name));
