@@ -85,6 +85,7 @@ describe('the laboratory', () => {
     expect((await begin([clean, corrupt], ['', 'on'])).tokens[1]).toBe(4);
     await expect(begin(['the cat', 'the black cat'])).rejects.toThrow(/need as many: 2 \(the \| ·cat\) and 3 \(the \| ·black \| ·cat\)\.$/);
     await expect(begin(['the', ''])).rejects.toThrow('The experiment needs two sentences');
+    await expect(begin(['the '.repeat(70), clean])).rejects.toThrow(/^A sentence has \d+ tokens; the experiment takes 40\.$/);
     await expect(begin([clean, clean])).rejects.toThrow('Both sentences are the same.');
     await expect(begin([clean, corrupt], ['on', 'on'])).rejects.toThrow('two different words');
     await expect(begin([clean, corrupt], ['the cat', 'on'])).rejects.toThrow(/is 2 tokens of this model/);
