@@ -79,6 +79,7 @@ function near(found, expected, tolerance, what) {
 export const tests = [
   {
     name: 'laboratory: lens, log-probabilities, patches and attribution of a public model equal the golden values, and programs print them',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const files = (await readdir(folder)).filter((name) => name !== 'expected.json').map((name) => join(folder, name));
@@ -211,6 +212,27 @@ export const tests = [
         document.querySelector('#lab-stop').click();
       });
       await until(page, () => document.querySelector('#lab-stop').hidden && !document.querySelector('#lab-run').hidden);
+      await close();
+    },
+  },
+  {
+    name: 'laboratory: a model with encoder and decoder shows both texts with arcs of cross-attention',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const marian = fileURLToPath(new URL('../conformance/models/marian/', import.meta.url));
+      await (await page.$('#model-files')).uploadFile(...['config.json', 'model.safetensors'].map((name) => join(marian, name)));
+      await mapShown(page);
+      await write(page, '#own-input', '5 6 7 8');
+      await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaColCount === '4');
+      const words = await page.$$eval('.own-arc-words', (lines) => lines.map(({ children }) => children.length));
+      const count = Number(await page.$eval('#own .own-map [role=grid]', (grid) => grid.ariaRowCount));
+      assert.deepEqual(words, [4, count]);
+      assert.match(await page.$eval('#own .own-map .map-cell', (cell) => cell.ariaLabel), /^head 1, written \d+\S*, read 5, [01]\.\d\d$/);
+      // Every written token has an arc to what it looks at, and each arc is as strong as its weight.
+      const arcs = await page.$$eval('.own-arcs path', (list) => list.map((path) => Number(path.getAttribute('stroke-opacity'))));
+      assert.ok(arcs.length >= count && arcs.every((weight) => weight >= 0.04 && weight <= 1), arcs.join(' '));
+      assert.deepEqual(await seriousFindings(page, '#own'), []);
+      assert.equal(await page.$eval('.lab-place', (place) => place.hidden), true, 'analyses are of models with one stack');
       await close();
     },
   },

@@ -14,7 +14,6 @@ import {
   setSentence,
   settled,
   setViewport,
-  site,
   snapshot,
   startBrokenServer,
   startServer,

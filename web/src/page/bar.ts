@@ -80,7 +80,7 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
 /** The address of the story's first scene. */
 const story = '?scene=compromise';
 
-/** The sections and the story as links, and as a list to choose from where links have no room. */
+/** The sections as links, and with the story as a list to choose from where links have no room. */
 export function placeLinks(): HTMLElement {
   const links = placeIds.map((id) => el('a', { href: `#${id}` }, placeNames[id]));
   const list = el(
@@ -100,5 +100,5 @@ export function placeLinks(): HTMLElement {
     });
     list.value = place;
   });
-  return el('nav', { class: 'places', 'aria-label': 'Sections' }, ...links, el('a', { href: story }, 'Story'), list);
+  return el('nav', { class: 'places', 'aria-label': 'Sections' }, ...links, list);
 }

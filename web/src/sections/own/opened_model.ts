@@ -240,7 +240,8 @@ export function openedModel(app: App, tell: Tell) {
     laboratoryPlace.hidden = steering.hidden = !isWriter(model);
     facts.textContent = factsOf(info, type, weightBytes(files!), readsText || info.takesPixels);
     fieldName.textContent = readsText ? 'Text for this model' : `Numbers of tokens for this model, 0 to ${info.vocabSize - 1}`;
-    picture.classList.toggle('is-narrow', info.numHeads <= 6);
+    picture.classList.toggle('is-narrow', info.numHeads <= 12);
+    picture.classList.toggle('is-medium', info.numHeads > 6);
     continuation.element.hidden = info.output !== 'languageModel' || !info.causal;
     comparison.element.hidden = info.causal || info.takesPixels;
     textBox.hidden = info.takesPixels;

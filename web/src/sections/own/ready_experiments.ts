@@ -27,7 +27,7 @@ export const readyExperiments: readonly Ready[] = [
   },
   {
     title: 'A direction that steers',
-    line: 'The difference between the two sentences before layer 2, subtracted twice from every word, turns “she” into “he”. In 60 continuations of unseen text of 24 tokens, words for a woman and for a man were 32 to 2 as it is, 6 to 37 at −2, and 103 to 6 at +2. Farther out the text breaks. The text stands above, at “Continue the text”.',
+    line: 'The difference between the two sentences before layer 2, subtracted twice from every word, turns “she” into “he”. In 60 continuations of unseen text of 24 tokens, words for a woman and for a man were 21 to 2 as it is, 3 to 26 at −2, and 81 to 8 at +2. Farther out the text breaks. The text stands above, at “Continue the text”.',
     state: {
       ...{
         labTexts: 'She was sure that she had seen her\nHe was sure that he had seen his',
