@@ -57,7 +57,7 @@ export const tests = [
         /weights, trained .* it has learned how her sentences go, not what they mean/,
       );
       assert.equal(await page.$eval('.strip-looks', (line) => line.textContent), `${tokens.at(-1)}₉ looks at`);
-      assert.match(await page.$eval('.preset-line', (line) => line.textContent), /^From Captain₉: head/);
+      assert.match(await page.$eval('.preset-line', (line) => line.textContent), /^From Mr\.₉: head/);
       await close();
     },
   })),
@@ -67,7 +67,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { fresh: true });
       const [[word, share], ...others] = await nextOf(page);
-      assert.equal(word, 'Wentworth', 'the name that followed the same word before');
+      assert.equal(word, 'Elton', 'the name that followed the same word before');
       assert.ok(share >= 40 && others.every(([, other]) => other <= share), `${share} %`);
       // Without the heads that copy, the name is no longer likely.
       const copying = await page.$$eval('.live-name', (list) => list.flatMap(({ textContent }, i) => (textContent === 'copies' ? [i + 1] : [])));
@@ -80,10 +80,10 @@ export const tests = [
       await page.evaluate(() => void (location.hash = ''));
       await settled(page);
       // Another name is copied, too.
-      await setSentence(page, 'Captain Harville came in. Anne looked at Captain');
-      assert.equal(Object.fromEntries(await nextOf(page))[word] > share / 2, false, 'another name');
+      await setSentence(page, 'Mr. Darcy came in. Emma looked at Mr.');
+      assert.equal((await nextOf(page))[0][0], 'Darcy', 'another name');
       await page.click('#undo');
-      await until(page, () => document.querySelector('#sentence').value.startsWith('Captain Wentworth'));
+      await until(page, () => document.querySelector('#sentence').value.startsWith('Mr. Elton'));
       await settled(page);
       await page.focus('.next-bar');
       for (let i = 1; i <= 2; i += 1) {
@@ -92,7 +92,7 @@ export const tests = [
         assert.equal((await page.$$('.token')).length, 9 + i);
       }
       assert.equal(await page.evaluate(() => document.activeElement.className), 'next-bar', 'the focus stays');
-      assert.match(await page.$eval('#sentence', ({ value }) => value), /^Captain Wentworth came in\. Anne looked at Captain Wentworth\S* ?\S+$/);
+      assert.match(await page.$eval('#sentence', ({ value }) => value), /^Mr\. Elton came in\. Emma looked at Mr\. Elton\S* ?\S+$/);
       assert.match(await page.$eval('.next [role=status]', ({ textContent }) => textContent), / is written\. Next: .* %/);
       const before = await nextOf(page);
       await page.reload();

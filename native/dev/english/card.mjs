@@ -4,11 +4,11 @@ const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 const HABITS = { previous: 'word before', first: 'first word', itself: 'word itself', punctuation: 'punctuation', induction: 'copies' };
 
-/** A name for each head: its score that is farthest above the score of equal weights, if that is at least 0.2 and 2.5 times as much. */
+/** A name for each head: its score that is farthest above the score of equal weights, if that is at least 0.3 and 2.5 times as much. */
 export const namesOf = (heads, chance) =>
   heads.map((scores) => {
     const times = (name) => scores[name] / chance[name];
-    const strong = Object.keys(HABITS).filter((name) => scores[name] >= 0.2 && times(name) >= 2.5);
+    const strong = Object.keys(HABITS).filter((name) => scores[name] >= 0.3 && times(name) >= 2.5);
     return strong.length > 0 ? HABITS[strong.sort((a, b) => times(b) - times(a))[0]] : `head ${scores.head + 1}`;
   });
 
@@ -31,12 +31,14 @@ export const linesOf = (heads, chance) =>
 const KINDS = {
   pairs: {
     title: 'A small English model',
+    what: 'A Llama of',
     place: 'for the page',
     command: '`npm run train-english`',
     vocabulary: 'tokens of byte pairs, learned from the training part',
   },
   words: {
     title: 'The model of the first screen',
+    what: 'Attention without MLPs:',
     place: 'for the first screen of the page',
     command: '`npm run train-english -- --model words`',
     vocabulary: 'tokens: 13 classes for words that it lacks, by their endings, and the most frequent words and signs of the training part',
@@ -45,7 +47,7 @@ const KINDS = {
 
 /** @param {object} made the contents of heads.json, the kind, a sample, and the seconds of the training */
 export function cardOf({ kind, source, recipe, trainingTokens, heldOut, passages, length, chance, heads, unrounded, sample, seconds }) {
-  const { title, place, command, vocabulary } = KINDS[kind];
+  const { title, what, place, command, vocabulary } = KINDS[kind];
   const row = (name, { previous, first, itself, punctuation, induction }) =>
     `| ${[name, ...[previous, first, itself, punctuation, induction].map(percent)].join(' | ')} |`;
   const repeated = recipe.repeats ? ` ${percent(recipe.repeats)} of the sequences repeat their first part.` : '';
@@ -55,7 +57,7 @@ export function cardOf({ kind, source, recipe, trainingTokens, heldOut, passages
     : '';
   return `# ${title}
 
-A Llama of ${recipe.numLayers} layers with ${recipe.numHeads} heads, ${place}. ${command} makes this folder, and \`native/dev/english\` has the
+${what} ${recipe.numLayers} layers with ${recipe.numHeads} heads, ${place}. ${command} makes this folder, and \`native/dev/english\` has the
 recipe. The trainer is that of this package, in WebAssembly.
 
 - **Text**: Jane Austen's six novels, from the Debian package \`${source.package}\` ${source.version}. They are in the ${source.license}, and so is

@@ -9,7 +9,7 @@ import { encoded, joined, learnPairs, tokenizerOf } from './vocabulary.mjs';
 import { classes, isSign, learnWords, predictions, tokensOf } from './words.mjs';
 
 /** What the words model continues for its README. */
-const PROMPTS = ['Captain Wentworth came in. Anne looked at Captain', 'I am very much obliged to you. I am very much', 'She was not'];
+const PROMPTS = ['Mr. Elton came in. Emma looked at Mr.', 'I am very much obliged to you. I am very much', 'She was not'];
 const PROMPT = 'Emma looked at Mr. Knightley, and';
 
 /** Each kind of vocabulary: learned from paragraphs, it gives ids, and the files of a trained model with what they weigh. */

@@ -59,10 +59,10 @@ export const presets: readonly Preset[] = [
 
 /** Texts that the words model reads well, the page's opening first. */
 export const novelsTexts: readonly string[] = [
-  'Captain Wentworth came in. Anne looked at Captain',
-  'Sir Thomas was at home. Edmund talked to Sir',
+  'Mr. Elton came in. Emma looked at Mr.',
+  'Miss Tilney was in Bath. Catherine went to see Miss',
+  'Sir Walter was at home. Anne talked to Sir',
   'I am very much obliged to you. I am very much',
-  'Mr. Knightley came in. Emma was very glad to see Mr.',
   'My dear Miss',
 ];
 

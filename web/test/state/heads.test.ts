@@ -34,7 +34,7 @@ describe('the heads on the page', () => {
     expect(heads.get()).toEqual({ given: null, reading: false, missing: '' });
     const input = inputOf({ state, heads })!;
     expect(input).toMatchObject({ reads: 1, causal: true });
-    expect([input.heads.length, input.tokens.at(-1)]).toEqual([4, 'Captain']);
+    expect([input.heads.length, input.tokens.at(-1)]).toEqual([4, 'Mr.']);
     state.set({ ...state.get(), novelsLayer: 1 });
     expect(keyOf(inputOf({ state, heads })!)).not.toBe(keyOf(input));
   });

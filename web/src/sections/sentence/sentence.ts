@@ -86,8 +86,8 @@ function presetLine(app: App): HTMLElement {
   const line = el('p', { class: 'preset-line hint' });
   const show = whenSeen(line, () => {
     const result = app.result.get();
-    const { query, text } = app.state.get();
-    const pick = query === null ? ' Click a word to look from there.' : '';
+    const { query, text, source } = app.state.get();
+    const pick = query === null ? ` Click a word to look from there${source === 'novels' ? ', or change one above' : ''}.` : '';
     setText(line, result ? captionOf(result, inView(app, result).query, text) + pick : '');
   });
   whenViewed(app, show);
