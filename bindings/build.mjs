@@ -67,7 +67,7 @@ const groups = [
   { name: 'model_team', test: /src.models.workers.model_workers\.ts$/ },
 ];
 /** Chunks that are not named after the module with which they begin. */
-const chunkNames = { open: 'gpu_device', loader: 'model_gpu' };
+const chunkNames = { open: 'gpu_device', loader: 'model_gpu', generation: 'model_generation' };
 const built = (build, extension) => join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
 
 function fail(...lines) {
@@ -96,8 +96,9 @@ for (const name of modules) {
   if (other !== undefined && glue !== other) {
     fail('The glue of the two WebAssembly builds differs; it must be the same:', ...paths);
   }
-  // Removes an unused variable of the glue, for which Parcel would install and bundle a polyfill of `process`.
-  const used = glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, '');
+  // Removes what would fetch the module: load() gives it.
+  const used = glue.replace(/if\(ENVIRONMENT_IS_WEB\|\|.*?else\{\}(?=var out)/s, '').replace(/wasmBinaryFile\?\?=.*?return\{\}/s, '');
+  if (glue.length - used.length < 600) fail('The glue is not the one of which a part is removed:', paths[0]);
   // Lets bundlers leave the glue out if load() is not used.
   generated[`built:${name}glue`] = used.replace(/^(\s*var \w+ = )(?=\(\(\) => \{)/, '$1/* @__PURE__ */ ');
 }

@@ -96,7 +96,7 @@ const notKept =
   /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|(multihead-)?(analyses|beams|caches|embed|gpu|hub|model_gpu|sparse_autoencoder|trainer)-)/;
 
 /** Files that the page works without: what runs the visitor's own model. */
-const ofModels = /^assets\/(models_worker|model_worker|model_team|tokenizers|generation|generator|gguf|image)\b.*\.js$/;
+const ofModels = /^assets\/(models_worker|model_worker|model_generation|model_team|tokenizers|generator|gguf|image)\b.*\.js$/;
 
 /** Files that are kept for offline use when they are first used: the English model. */
 const keptLater = /^english\//;
