@@ -26,6 +26,10 @@ export const policyInPage = [
 /** policyInPage for the header. Only a header can forbid other pages to show this one in a frame. */
 export const contentSecurityPolicy = `${policyInPage}; frame-ancestors 'none'`;
 
+/** A scene of the story alone, for slides and pages of others: it holds nothing that a click could give away. */
+const isFramed = (url) => new URLSearchParams(url.split('?', 2)[1]).get('embed') === '1';
+const framedPolicy = { 'Content-Security-Policy': policyInPage, 'Cross-Origin-Resource-Policy': 'cross-origin' };
+
 const defaultRoot = fileURLToPath(new URL('../build/web', import.meta.url));
 
 /** Scripts and style sheets of a page in UTF-8 are read as UTF-8, and so is JSON. */
@@ -95,11 +99,12 @@ const policyOfDocs = "default-src 'self' 'unsafe-inline'; img-src 'self' data:; 
  * The policies for a document or a worker: these headers are longer than some files. A script of another name starts as no
  * worker, because the page's policy gives no address of it.
  */
-function policiesFor(root, file) {
+function policiesFor(root, file, url) {
   // WebKit starts a worker only if each module that it imports has this header.
   if (!/(\.html|\.mjs|worker[^/\\]*\.js)$/.test(file)) return file.endsWith('.js') ? embedder : {};
   const inDocs = file.startsWith(join(root, 'docs') + sep);
-  return { ...governing, 'Content-Security-Policy': inDocs ? policyOfDocs : contentSecurityPolicy };
+  const policies = { ...governing, 'Content-Security-Policy': inDocs ? policyOfDocs : contentSecurityPolicy };
+  return file === join(root, 'index.html') && isFramed(url) ? { ...policies, ...framedPolicy } : policies;
 }
 
 /** Whether the client's copy, named by If-None-Match, is still good. */
@@ -125,7 +130,7 @@ async function answer(root, bodyOf, request, response) {
   const hashed = file.includes(`${sep}assets${sep}`);
   const caching = {
     ...headers,
-    ...policiesFor(root, file),
+    ...policiesFor(root, file, request.url),
     'Cache-Control': hashed ? 'public, max-age=31536000, immutable' : 'no-cache',
     ETag: etag,
     ...(compressible && { Vary: 'Accept-Encoding' }),

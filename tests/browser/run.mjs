@@ -20,6 +20,7 @@ import { tests as generation } from './generation.tests.mjs';
 import { tests as heads } from './heads.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
 import { tests as firstLook } from './first_look.tests.mjs';
+import { tests as laboratory } from './laboratory.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
 import { tests as modelWorkers } from './model_workers.tests.mjs';
 import { tests as monkey } from './monkey.tests.mjs';
@@ -34,6 +35,7 @@ import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
+import { tests as story } from './story.tests.mjs';
 import { tests as training } from './training.tests.mjs';
 import { tests as trainingAccess } from './training_access.tests.mjs';
 import { tests as steps } from './steps.tests.mjs';
@@ -55,12 +57,14 @@ const tests = [
   ...trainingAccess,
   ...generation,
   ...ownModel,
+  ...laboratory,
   ...heads,
   ...accessibility,
   ...robustness,
   ...policy,
   ...hosting,
   ...speed,
+  ...story,
   ...useIt,
   ...packaged,
   ...pool,

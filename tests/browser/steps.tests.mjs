@@ -220,7 +220,7 @@ export const tests = [
   {
     name: 'on a narrow screen a formula that scrolls can be scrolled by keyboard, and terms that are opened can be seen',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 320 });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 320 });
       const { over, tabIndex } = await page.$eval('.formula', (box) => ({
         over: box.scrollWidth > box.clientWidth,
         tabIndex: box.tabIndex,
@@ -249,7 +249,7 @@ export const tests = [
   {
     name: 'on a phone, the map of each step, its explanation and the buttons are on one screen',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 360, height: 740 });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 360, height: 740 });
       for (const id of ids) {
         await page.$eval(`#step-${id}`, (tab) => tab.click());
         await settled(page);
@@ -274,7 +274,7 @@ export const tests = [
   {
     name: 'on a screen of 1280 × 800, the buttons, the text, the formula, the whole map and its explanation are in sight in each step',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 1280, height: 800 });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 1280, height: 800 });
       for (const id of ids) {
         await page.$eval(`#step-${id}`, (tab) => tab.click());
         await page.$eval('#steps', (section) => section.scrollIntoView());
@@ -288,36 +288,6 @@ export const tests = [
         });
         assert.deepEqual(outside, [], `step ${id}`);
       }
-      await close();
-    },
-  },
-  {
-    name: 'six questions of newcomers are answered on the page',
-    async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
-      const asked = await page.$$eval('.question', (list) =>
-        list.map((item) => [item.querySelector('summary').textContent, item.querySelector('p').textContent.length]),
-      );
-      assert.deepEqual(
-        asked.map(([question]) => question),
-        [
-          'What is a query, a key, a value?',
-          'Why divide by √d?',
-          'Why softmax?',
-          'Why several heads?',
-          'What does causal do?',
-          'What does a cache save?',
-        ],
-      );
-      for (const [question, length] of asked) assert.ok(length > 80, question);
-      await page.$$eval('.question', (list) => list.forEach((item) => (item.open = true)));
-      await page.$$eval('.question button', (list) => list[1].click());
-      assert.equal(await selected(page), 'step-scale');
-      const focused = await page.evaluate(() => document.activeElement.id);
-      assert.equal(focused, 'step-scale');
-      await page.$eval('.question a', (link) => link.click());
-      assert.equal(await page.evaluate(() => location.hash), '#step=scale', 'the link keeps the state');
-      assert.equal(await page.evaluate(() => document.activeElement.id), 'generate');
       await close();
     },
   },

@@ -1,5 +1,5 @@
-// The programs that the page's section "Use it" shows: the C++ programs print the same numbers as the JavaScript
-// programs. web/test/sections/code.test.ts tests that the page shows exactly these programs.
+// The programs that the page's section "Use it" and its story show: the C++ programs print the same numbers as the JavaScript
+// programs. web/test/{sections/code,story/program}.test.ts test that the page shows exactly these programs.
 //
 //   node --test tests/native/page_code.test.mjs        after npm run build
 
@@ -15,7 +15,7 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const at = (...path) => join(root, 'build', ...path);
 const folder = at('page-code', 'native');
 const programs = join(root, 'web', 'test', 'sections', 'programs');
-const names = ['bent', 'plain', 'given'];
+const names = ['bent', 'plain', 'given', 'story'];
 
 function output(...[program, ...words]) {
   const { status, stdout, stderr, error } = spawnSync(program, words, { encoding: 'utf8', cwd: folder });

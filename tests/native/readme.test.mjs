@@ -122,7 +122,7 @@ test("the README's chart shows the figures of the benchmarks", () => {
 });
 
 test('links of the READMEs and the guides lead to files and headings', () => {
-  assert.equal(guides.length, 15);
+  assert.equal(guides.length, 16);
   const packageReadme = readFileSync(join(ROOT, 'bindings', 'README.md'), 'utf8');
   const headingsOf = (text) =>
     [...text.matchAll(/^#+ (.+)$/gm)].map(([, title]) =>

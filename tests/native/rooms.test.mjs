@@ -132,6 +132,7 @@ const PAGE_FLOORS = [
   ['dom'],
   ['controls', 'maps'],
   ['page', 'sections'],
+  ['story'],
   ['.'],
 ];
 

@@ -13,6 +13,7 @@
 //   maps        matrices as heat maps and tables
 //   page        what is around the sections: the bar with undo, status, messages
 //   sections    a folder or file for each section
+//   story       eight scenes that stand in place of the page, at ?scene=NAME
 
 import './style.css';
 import { connect } from './attention/client.js';
@@ -52,7 +53,8 @@ function addSections(): void {
   if (complete) return;
   complete = true;
   import('./sections/below.js').then(
-    async ({ sections }) => {
+    async ({ addMore, sections }) => {
+      addMore(app);
       const elements: HTMLElement[] = [];
       // One in a task, so that a tap is answered meanwhile.
       for (const section of sections) {
@@ -116,18 +118,32 @@ function followLinksWithin(): void {
   });
 }
 
-const tools = document.getElementById('tools')!;
-const header = tools.parentElement!;
-tools.append(undoBar(app), chip.element, themeToggle());
-header.insertBefore(placeLinks(), tools);
-header.insertBefore(sentenceBar(app, header), tools.previousElementSibling);
-page.replaceChildren(notice, failure.element, sentenceSection(app));
-exposePage(app);
-followLinksWithin();
-addEventListener('hashchange', goToPlaceInAddress);
-addEventListener('pagehide', () => app.history.flush());
-try {
-  start();
-} catch (error) {
-  showProblem({ kind: 'failed', why: failureOf(error) });
+function showPage(): void {
+  const tools = document.getElementById('tools')!;
+  const header = tools.parentElement!;
+  tools.append(undoBar(app), chip.element, themeToggle());
+  header.insertBefore(placeLinks(), tools);
+  header.insertBefore(sentenceBar(app, header), tools.previousElementSibling);
+  page.replaceChildren(notice, failure.element, sentenceSection(app));
+  exposePage(app);
+  followLinksWithin();
+  addEventListener('hashchange', goToPlaceInAddress);
+  addEventListener('pagehide', () => app.history.flush());
+  try {
+    start();
+  } catch (error) {
+    showProblem({ kind: 'failed', why: failureOf(error) });
+  }
 }
+
+// The story stands in place of the page at ?scene=NAME.
+if (new URLSearchParams(location.search).has('scene')) {
+  const styled = import('./below.css').then(() => import('./story/story.js'));
+  styled.then(
+    ({ showStory }) => showStory(startWorker),
+    async () => {
+      document.getElementById('page')!.replaceChildren(failure.element);
+      failure.show({ kind: 'incomplete', why: await whyMissing() });
+    },
+  );
+} else showPage();

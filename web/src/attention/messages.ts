@@ -1,6 +1,7 @@
 // The messages between the page and its worker.
 
 import type { Backend, HeadStatistics, MemoryInfo, RopeRotation, TraceName } from 'multihead';
+import type { AttendInput, Attended } from './attend.js';
 import type { Bend } from './bend.js';
 import type { Matrix } from './matrix.js';
 import type { ModuleWeights, PatternId } from './patterns.js';
@@ -37,6 +38,8 @@ export const mostColumns = 256;
 export interface ForwardInput {
   /** Undefined for hand-built heads. */
   readonly given?: GivenHeads | undefined;
+  /** The layer of the words model whose heads read the tokens; the worker makes `given`. */
+  readonly reads?: number | undefined;
   readonly tokens: readonly string[];
   /** The patterns of hand-built heads; for given heads, only their colors. */
   readonly heads: readonly PatternId[];
@@ -64,6 +67,14 @@ export interface Split {
   readonly refusal: string;
 }
 
+/** What the words model predicts after the last token. */
+export interface NextWords {
+  /** The likeliest words, the first one first, with their shares of 1. */
+  readonly words: readonly { readonly word: string; readonly share: number }[];
+  /** The share of all words that its vocabulary lacks. */
+  readonly unknown: number;
+}
+
 export interface Straight {
   readonly weights: Matrix;
   readonly output: Matrix;
@@ -82,6 +93,8 @@ export interface ForwardResult extends ForwardInput {
   /** The pass without any bend; null if nothing is bent. */
   readonly straight: Straight | null;
   readonly split: Split;
+  /** Null for heads other than the words model's. */
+  readonly next: NextWords | null;
   readonly backend: Backend;
   /** mh.memory() after the pass. */
   readonly memory: MemoryInfo;
@@ -90,6 +103,8 @@ export interface ForwardResult extends ForwardInput {
 /** The functions of the worker. */
 export interface AttentionCalls {
   forward(input: ForwardInput): ForwardResult;
+  /** One call of attention with one head, for the story. */
+  attend(input: AttendInput): Attended;
   /**
    * The median duration in milliseconds of a pass without a trace, on the last input, once the compiler has warmed up.
    * Undefined if another input arrives meanwhile.

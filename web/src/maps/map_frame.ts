@@ -60,7 +60,7 @@ export interface Saved {
   readonly title: string;
 }
 
-/** Makes two buttons that save the result of `get`. */
+/** Makes a small menu with two buttons that save the result of `get`. */
 export function saveButtons(name: string, get: () => Saved | null): HTMLElement {
   const button = (as: 'PNG' | 'CSV', what: string) => {
     const element = el('button', { class: 'save', 'aria-label': `Save ${name} as ${what}` }, as);
@@ -70,5 +70,20 @@ export function saveButtons(name: string, get: () => Saved | null): HTMLElement 
     });
     return element;
   };
-  return el('span', { class: 'saves' }, button('PNG', 'PNG picture'), button('CSV', 'CSV table'));
+  const menu = el(
+    'details',
+    { class: 'saves' },
+    el('summary', { 'aria-label': `Save ${name}` }, 'Save'),
+    el('span', { class: 'save-menu' }, button('PNG', 'PNG picture'), button('CSV', 'CSV table')),
+  );
+  // It closes when the focus leaves it, and with Escape.
+  menu.addEventListener('focusout', ({ relatedTarget }) => {
+    if (!menu.contains(relatedTarget as Node | null)) menu.open = false;
+  });
+  menu.addEventListener('keydown', ({ key }) => {
+    if (key !== 'Escape' || !menu.open) return;
+    menu.open = false;
+    menu.querySelector('summary')!.focus();
+  });
+  return menu;
 }

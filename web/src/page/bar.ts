@@ -77,15 +77,22 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   return element;
 }
 
-/** The sections as links, and as a list to choose from where links have no room. */
+/** The address of the story's first scene. */
+const story = '?scene=compromise';
+
+/** The sections as links, and with the story as a list to choose from where links have no room. */
 export function placeLinks(): HTMLElement {
   const links = placeIds.map((id) => el('a', { href: `#${id}` }, placeNames[id]));
   const list = el(
     'select',
     { class: 'place-list', 'aria-label': 'Go to a section' },
     ...placeIds.map((id) => el('option', { value: id }, placeNames[id])),
+    el('option', { value: story }, 'Story'),
   );
-  list.addEventListener('change', () => goToElement(document.getElementById(list.value)));
+  list.addEventListener('change', () => {
+    if (list.value === story) location.href = story;
+    else goToElement(document.getElementById(list.value));
+  });
   currentPlace.watch((place: PlaceId) => {
     links.forEach((link, i) => {
       if (placeIds[i] === place) link.setAttribute('aria-current', 'true');

@@ -1,5 +1,6 @@
 // The sections below the first screen, in the order of the page, one per line. They are loaded after the first numbers.
 
+import '../below.css';
 import type { App } from '../state/app.js';
 import { bendSection } from './bend/bend.js';
 import { gallerySection } from './gallery/gallery.js';
@@ -10,6 +11,8 @@ import { stepSection } from './steps/step_through.js';
 import { generateSection } from './training/generate.js';
 import { trainSection } from './training/train.js';
 import { useItSection } from './use_it/use_it.js';
+
+export { addMore } from './sentence/more.js';
 
 export const sections: readonly ((app: App) => HTMLElement)[] = [
   stepSection,

@@ -2,6 +2,7 @@
 
 import type { MemoryInfo } from 'multihead';
 import type { LayerHeads } from '../attention/messages.js';
+import type { Peeked } from './peek.js';
 import type { TrainingSettings } from './settings.js';
 
 /** Number of tokens in a sequence. */
@@ -106,6 +107,8 @@ export interface TrainingCalls {
   prompt(sequence: number): Prompt;
   /** Computes the next token, with a cache and without one. */
   tick(): Tick;
+  /** Trains the two models of the story's scene about the mask; `fresh` begins anew. */
+  peek(steps: number, fresh: boolean): Peeked;
   /** Confirms a report; the worker sends one at a time. */
   seen(): void;
   /** Ends the run, and frees everything. */

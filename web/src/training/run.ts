@@ -18,6 +18,7 @@ import {
   type TrainingCalls,
 } from './messages.js';
 import { Moments, usualLimits, type Limits } from './moments.js';
+import { Peek, type Peeked } from './peek.js';
 import { factsOf, type TrainingSettings } from './settings.js';
 
 /** Steps between two frames, and number of held-out sequences on which each frame is measured. */
@@ -46,6 +47,7 @@ export class Run implements Implementation<TrainingCalls> {
   #current: Current | undefined;
   #generation: Generation | undefined;
   #stop: AbortController | undefined;
+  #peek: Peek | undefined;
   #losses: number[] = [];
   #frames: Frame[] = [];
   /** True if the page has confirmed the last report. */
@@ -168,6 +170,14 @@ export class Run implements Implementation<TrainingCalls> {
   tick(): Tick {
     if (!this.#generation) throw new Error('There is no prompt to continue.');
     return this.#generation.tick();
+  }
+
+  peek(steps: number, fresh: boolean): Peeked {
+    if (fresh || !this.#peek) {
+      this.#peek?.dispose();
+      this.#peek = new Peek(this.#mh);
+    }
+    return this.#peek.run(steps);
   }
 
   end(): MemoryInfo {

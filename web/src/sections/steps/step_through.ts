@@ -22,7 +22,6 @@ import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
 import { flowMap, stepButtons } from './flow_map.js';
 import { formula, type FormulaName } from './formulas.js';
-import { questionList } from './questions.js';
 import { stepOf, steps, type Part, type Step } from './steps.js';
 
 const maxCell = 44;
@@ -30,7 +29,7 @@ const maxCell = 44;
 const tableHeight = 382;
 
 export function stepSection(app: App): HTMLElement {
-  const parts = [flowMap(app), stepButtons(app), stepDetail(app), ending(app), questionList(app)];
+  const parts = [flowMap(app), stepButtons(app), stepDetail(app), ending(app)];
   return withResult(app, panel('steps', { title: 'Step through' }, ...parts));
 }
 

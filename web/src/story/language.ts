@@ -1,0 +1,57 @@
+// The languages of the story. A language is a file of lines "name = text" in texts/.
+
+import type { Child } from '../dom/dom.js';
+import { el, rich } from '../dom/dom.js';
+import english from './texts/en.txt?raw';
+
+export type Values = Readonly<Record<string, string | number>>;
+
+const others = { de: () => import('./texts/de.txt?raw') } as const;
+export const languages = ['en', ...(Object.keys(others) as (keyof typeof others)[])] as const;
+export type Language = (typeof languages)[number];
+
+/** The texts of a file by name. Empty lines and lines that begin with # are left out. */
+export function textsOf(file: string): ReadonlyMap<string, string> {
+  const lines = file.split(/\r?\n/).filter((line) => line.trim() !== '' && !line.startsWith('#'));
+  return new Map(
+    lines.map((line) => {
+      const at = line.indexOf('=');
+      return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+    }),
+  );
+}
+
+/** The language of the address if the story has it, else the first of the visitor's that it has, else English. */
+export function wantedLanguage(given: string | null, preferred: readonly string[]): Language {
+  const known = (name: string): Language | undefined => languages.find((language) => language === name.slice(0, 2).toLowerCase());
+  return (given !== null && known(given)) || preferred.map(known).find((language) => language !== undefined) || 'en';
+}
+
+export interface Words {
+  readonly language: Language;
+  /** A text as it stands. Throws if there is none of this name. */
+  plain(name: string, values?: Values): string;
+  /** A text in which the values stand out, for elements. */
+  shown(name: string, values?: Values): Child[];
+}
+
+export async function readWords(language: Language): Promise<Words> {
+  const texts = textsOf(language === 'en' ? english : (await others[language]()).default);
+  const textOf = (name: string): string => {
+    const text = texts.get(name);
+    if (text === undefined) throw new Error(`The story has no text ${name} in ${language}`);
+    return text;
+  };
+  const parts = (name: string): string[] => textOf(name).split(/(\{\w+\})/);
+  const valueOf = (part: string, values: Values): string => String(values[part.slice(1, -1)] ?? '–');
+  const isValue = (part: string): boolean => part.startsWith('{');
+  return {
+    language,
+    plain: (name, values = {}) =>
+      parts(name)
+        .map((part) => (isValue(part) ? valueOf(part, values) : part))
+        .join(''),
+    shown: (name, values = {}) =>
+      parts(name).flatMap((part) => (isValue(part) ? [el('strong', { class: 'number' }, valueOf(part, values))] : rich(part))),
+  };
+}

@@ -1,0 +1,46 @@
+// Three lessons for a class. Their words are lines of a text file, so that others can translate them.
+
+import { el, rich } from '../dom/dom.js';
+import { textsOf, type Words } from './language.js';
+
+const files = { en: () => import('./texts/lessons.en.txt?raw'), de: () => import('./texts/lessons.de.txt?raw') } as const;
+
+export async function lessons({ language }: Words, addressOf: (scene: string) => string): Promise<HTMLElement> {
+  const texts = textsOf((await files[language]()).default);
+  const text = (name: string): string => texts.get(name) ?? '';
+  /** The numbers from 1 on that have a text of this name. */
+  const counted = (name: (n: number) => string): number[] => [1, 2, 3, 4, 5, 6].filter((n) => texts.has(name(n)));
+  return el(
+    'article',
+    { class: 'story-scene story-lessons' },
+    el('h2', {}, text('title')),
+    el('p', { class: 'story-before' }, text('before')),
+    ...counted((n) => `lesson${n}`).map((n) =>
+      el(
+        'section',
+        {},
+        el('h3', {}, text(`lesson${n}`)),
+        el('p', {}, text(`lesson${n}.aim`)),
+        el(
+          'ol',
+          {},
+          ...counted((task) => `lesson${n}.${task}`).map((task) => {
+            const [scene, question, answer] = ['scene', '', 'answer'].map((part) => text(`lesson${n}.${task}${part && `.${part}`}`)) as [
+              string,
+              string,
+              string,
+            ];
+            return el(
+              'li',
+              {},
+              el('a', { href: addressOf(scene.split('#', 1)[0]!) + (scene.includes('#') ? scene.slice(scene.indexOf('#')) : '') }, text('open')),
+              ' ',
+              ...rich(question),
+              el('details', {}, el('summary', {}, text('answer')), el('p', {}, ...rich(answer))),
+            );
+          }),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,192 @@
+// Parts of several scenes: a slider that can play, a choice, bars, a sentence with arcs, and a small map.
+
+import { el, headBadge, setText, svg } from '../dom/dom.js';
+import { reducedMotion } from '../dom/reduced_motion.js';
+import { formatPercent } from '../base/format.js';
+import { arcsOf, createArcs, type WordBox } from '../sections/sentence/arcs.js';
+import type { Stage } from './stage.js';
+
+export interface Range {
+  readonly name: string;
+  readonly least: number;
+  readonly most: number;
+  readonly step: number;
+  readonly otherwise: number;
+  /** The value in words, for screen readers. */
+  spoken?(value: number): string;
+}
+
+/** Milliseconds in which "Show me" moves a slider to both ends and back. */
+const playTime = 5000;
+
+/** A slider whose value the address keeps, with a button that moves it by itself. */
+export function slider({ words, choices }: Stage, label: string, range: Range, onMove: (value: number) => void) {
+  const { name, least, most, step, otherwise } = range;
+  const input = el('input', { type: 'range', id: `story-${name}`, min: least, max: most, step, class: 'story-slider' });
+  const button = el('button', { class: 'secondary story-play' }, words.plain('play'));
+  let playing = 0;
+
+  function take(value: number): void {
+    choices.set(name, value);
+    if (range.spoken) input.setAttribute('aria-valuetext', range.spoken(value));
+    onMove(value);
+  }
+  function stop(): void {
+    cancelAnimationFrame(playing);
+    playing = 0;
+    setText(button, words.plain('play'));
+  }
+  function play(): void {
+    if (playing !== 0) return stop();
+    const [begin, from] = [performance.now(), Number(input.value)];
+    setText(button, words.plain('stop'));
+    const frame = (now: number): void => {
+      const share = Math.max(0, (now - begin) / playTime);
+      // A sine from where it stands: up to one end, down to the other, and back.
+      const wave = Math.sin(2 * Math.PI * Math.min(share, 1));
+      input.valueAsNumber = share >= 1 ? from : from + wave * (wave > 0 ? most - from : from - least);
+      take(Number(input.value));
+      if (share >= 1) stop();
+      else playing = requestAnimationFrame(frame);
+    };
+    playing = requestAnimationFrame(frame);
+  }
+
+  input.addEventListener('input', () => {
+    stop();
+    take(Number(input.value));
+  });
+  button.addEventListener('click', play);
+  const showPlay = (): void => {
+    button.hidden = reducedMotion.matches;
+    if (button.hidden) stop();
+  };
+  reducedMotion.addEventListener('change', showPlay);
+  showPlay();
+  input.valueAsNumber = choices.number(name, otherwise, least, most);
+  if (range.spoken) input.setAttribute('aria-valuetext', range.spoken(Number(input.value)));
+  const element = el('div', { class: 'story-control' }, el('label', { for: input.id }, label), el('div', { class: 'row' }, input, button));
+  return {
+    element,
+    value: (): number => Number(input.value),
+    set(value: number): void {
+      stop();
+      input.valueAsNumber = value;
+      take(Number(input.value));
+    },
+  };
+}
+
+/** Buttons of which one is pressed. */
+export function choice(
+  { choices }: Stage,
+  label: string,
+  name: string,
+  values: readonly number[],
+  otherwise: number,
+  onChoose: (value: number) => void,
+) {
+  const buttons = values.map((value) => el('button', { onclick: () => choose(value) }, String(value)));
+  const now = (): number => choices.number(name, otherwise, values[0]!, values.at(-1)!);
+  const mark = (): void => buttons.forEach((button, i) => button.setAttribute('aria-pressed', String(values[i] === now())));
+  function choose(value: number): void {
+    choices.set(name, value);
+    mark();
+    onChoose(value);
+  }
+  mark();
+  const group = el('div', { class: 'segments', role: 'group', 'aria-label': label }, ...buttons);
+  return { element: el('div', { class: 'row story-choice' }, el('span', { 'aria-hidden': 'true' }, label), group), now };
+}
+
+/** One bar for each name. `shown` stands beside it; its length is a share from 0 to 1. */
+export function bars(names: readonly string[]) {
+  const rows = names.map((name) => {
+    const [fill, number] = [el('span', {}), el('span', { class: 'number' })];
+    const row = el('li', {}, el('bdi', { class: 'bar-name' }, name), el('span', { class: 'meter', 'aria-hidden': 'true' }, fill), number);
+    return { row, fill, number };
+  });
+  return {
+    element: el('ul', { class: 'story-bars' }, ...rows.map(({ row }) => row)),
+    show(shares: ArrayLike<number>, shown: (i: number) => string = (i) => formatPercent(shares[i]!)): void {
+      const most = Math.max(...Array.from(shares));
+      rows.forEach(({ row, fill, number }, i) => {
+        fill.style.width = `${(100 * Math.max(0, shares[i]!)).toFixed(1)}%`;
+        setText(number, shown(i));
+        row.classList.toggle('is-most', shares[i] === most);
+      });
+    },
+  };
+}
+
+/** A sentence whose words can be pressed, with an arc for each weight of each head. */
+export function sentence(tokens: readonly string[], onChoose?: (word: number) => void) {
+  const words = tokens.map((token, i) =>
+    onChoose ? el('button', { class: 'story-word', onclick: () => onChoose(i) }, token) : el('span', { class: 'story-word' }, token),
+  );
+  const arcs = createArcs();
+  const line = el('p', { class: 'story-words' }, ...words);
+  const element = el('div', { class: 'story-sentence' }, arcs.element, line);
+  let last: { rows: readonly ArrayLike<number>[]; query: number; classes: readonly string[] } | undefined;
+
+  function draw(): void {
+    if (!last) return;
+    const { rows, query, classes } = last;
+    const boxes = words.map(({ offsetLeft: left, offsetTop: top, offsetWidth: width, offsetHeight: height }): WordBox => ({
+      left,
+      right: left + width,
+      top,
+      bottom: top + height,
+    }));
+    arcs.element.setAttribute('viewBox', `0 0 ${Math.max(1, element.clientWidth)} ${Math.max(1, element.clientHeight)}`);
+    arcs.show(
+      rows.flatMap((row, head) => arcsOf(row, query, head, classes[head]!)),
+      boxes,
+    );
+  }
+  new ResizeObserver(draw).observe(element);
+  return {
+    element,
+    /** `rows`: for each head the weights of the word `query`. */
+    show(rows: readonly ArrayLike<number>[], query: number, classes: readonly string[]): void {
+      last = { rows, query, classes };
+      words.forEach((word, i) => {
+        word.classList.toggle('is-query', i === query);
+        if (onChoose) word.setAttribute('aria-pressed', String(i === query));
+      });
+      draw();
+    },
+  };
+}
+
+/** A map of weights with at most `side` rows: each cell as dark as its weight. */
+export function smallMap(head: number, pattern: string) {
+  const cells = svg('g', {});
+  const frame = svg('rect', { class: 'story-map-frame' });
+  const picture = svg('svg', { class: 'story-map', role: 'img' }, cells, frame);
+  const name = el('span', {});
+  const element = el(
+    'figure',
+    { class: `story-map-card head-${pattern}` },
+    el('figcaption', { class: 'badged' }, headBadge(head + 1, pattern), name),
+    picture,
+  );
+  return {
+    element,
+    show(title: string, weights: ArrayLike<number>, side: number, label: string, query = -1): void {
+      setText(name, title);
+      picture.setAttribute('viewBox', `0 0 ${side} ${side}`);
+      picture.setAttribute('aria-label', label);
+      while (cells.childElementCount > side * side) cells.lastElementChild!.remove();
+      for (let i = 0; i < side * side; i += 1) {
+        const cell = (cells.children[i] ??
+          cells.appendChild(svg('rect', { width: 1, height: 1, x: i % side, y: Math.floor(i / side) }))) as SVGElement;
+        // The root shows small weights, too.
+        const opacity = Math.sqrt(Math.max(0, weights[i]!)).toFixed(2);
+        if (cell.getAttribute('fill-opacity') !== opacity) cell.setAttribute('fill-opacity', opacity);
+      }
+      frame.toggleAttribute('hidden', query < 0);
+      for (const [key, value] of Object.entries({ x: 0, y: Math.max(0, query), width: side, height: 1 })) frame.setAttribute(key, String(value));
+    },
+  };
+}

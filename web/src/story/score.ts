@@ -1,0 +1,98 @@
+// A score is a dot product: a query that turns among the keys of three words.
+
+import { formatNumber, formatPercent } from '../base/format.js';
+import { el, setAll, svg } from '../dom/dom.js';
+import { bars, slider } from './parts.js';
+import { programsOf } from './program.js';
+import type { MakeScene } from './stage.js';
+
+const keys = [
+  { word: 'the', at: [0.9, 0.5] },
+  { word: 'barked', at: [1.2, 2.1] },
+  { word: 'river', at: [-1.9, 0.7] },
+  { word: 'my', at: [-0.6, -1.0] },
+] as const;
+/** Length of the query. */
+const length = 2.2;
+const queryAt = (degrees: number): readonly [number, number] => [
+  length * Math.cos((degrees * Math.PI) / 180),
+  length * Math.sin((degrees * Math.PI) / 180),
+];
+/** Units of the picture for a length of 1. */
+const unit = 70;
+const endOf = ([x, y]: readonly [number, number]) => ({ x2: (unit * x).toFixed(1), y2: (-unit * y).toFixed(1) });
+const labelAt = ([x, y]: readonly [number, number]) => ({ x: (unit * x * 1.12).toFixed(1), y: (-unit * y * 1.12 + 5).toFixed(1) });
+
+export const score: MakeScene = (stage) => {
+  const arrow = svg('line', { class: 'story-arrow is-query', 'marker-end': 'url(#story-tip-query)' });
+  const name = svg('text', { class: 'is-query', 'text-anchor': 'middle' }, 'dog');
+  const grip = svg('circle', { r: 24, class: 'story-grip' });
+  const tip = (id: string, kind: string) =>
+    svg(
+      'marker',
+      { id, viewBox: '0 0 10 10', refX: 8, refY: 5, markerWidth: 5, markerHeight: 5, orient: 'auto' },
+      svg('path', { d: 'M0 0L10 5L0 10z', class: kind }),
+    );
+  const plane = svg(
+    'svg',
+    { class: 'story-plane', viewBox: '-200 -190 400 340', 'aria-hidden': 'true' },
+    svg('defs', {}, tip('story-tip-query', 'story-tip is-query'), tip('story-tip-key', 'story-tip')),
+    svg('circle', { r: unit * length, class: 'story-orbit' }),
+    ...keys.flatMap(({ word, at }) => [
+      svg('line', { class: 'story-arrow', 'marker-end': 'url(#story-tip-key)', ...endOf(at) }),
+      svg('text', { 'text-anchor': 'middle', ...labelAt(at) }, word),
+    ]),
+    arrow,
+    name,
+    grip,
+  );
+  const list = bars(keys.map(({ word }) => word));
+  const range = { name: 'angle', least: -180, most: 180, step: 1, otherwise: 20, spoken: (value: number) => `${value}°` };
+  const angle = slider(stage, stage.words.plain('score.do'), range, () => show());
+  plane.addEventListener('pointerdown', (event) => {
+    plane.setPointerCapture(event.pointerId);
+    turnTo(event);
+  });
+  plane.addEventListener('pointermove', (event) => {
+    if (plane.hasPointerCapture(event.pointerId)) turnTo(event);
+  });
+  function turnTo({ clientX, clientY }: PointerEvent): void {
+    const point = new DOMPoint(clientX, clientY).matrixTransform(plane.getScreenCTM()!.inverse());
+    angle.set(Math.round((Math.atan2(-point.y, point.x) * 180) / Math.PI));
+  }
+
+  const input = () => ({
+    q: { data: Float32Array.from(queryAt(angle.value())), shape: [1, 2] },
+    k: { data: Float32Array.from(keys.flatMap(({ at }) => [...at])), shape: [keys.length, 2] },
+    v: { data: Float32Array.from(keys.flatMap(({ at }) => [...at])), shape: [keys.length, 2] },
+  });
+
+  function show(): void {
+    const query = queryAt(angle.value());
+    setAll(arrow, endOf(query));
+    setAll(name, labelAt(query));
+    setAll(grip, { cx: endOf(query).x2, cy: endOf(query).y2 });
+    stage.ask(
+      () => stage.engine.attend(input()),
+      ({ products, weights }) => {
+        const best = products.indexOf(Math.max(...products));
+        list.show(weights, (i) => `${formatNumber(products[i]!, 2)} → ${formatPercent(weights[i]!)}`);
+        const [[a, c], { word, at }] = [query, keys[best]!];
+        stage.say(
+          'score.live',
+          {
+            word,
+            a: formatNumber(a, 2),
+            b: formatNumber(at[0], 2),
+            c: formatNumber(c, 2),
+            d: formatNumber(at[1], 2),
+            score: formatNumber(products[best]!, 2),
+          },
+          { word, share: formatPercent(weights[best]!) },
+        );
+      },
+    );
+  }
+  show();
+  return { figure: el('div', { class: 'story-pair' }, plane, list.element), controls: angle.element, programs: () => programsOf(input()) };
+};
