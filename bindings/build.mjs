@@ -67,7 +67,7 @@ const groups = [
   { name: 'model_team', test: /src.models.workers.model_workers\.ts$/ },
 ];
 /** Chunks that are not named after the module with which they begin. */
-const chunkNames = { open: 'gpu_device', loader: 'model_gpu', generation: 'model_generation' };
+const chunkNames = { open: 'gpu_device', loader: 'model_gpu', generations: 'model_generation' };
 const built = (build, extension) => join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
 
 function fail(...lines) {
