@@ -107,7 +107,7 @@ export function liveMaps(app: App) {
     const { query, key } = inView(app, result);
     for (const { map } of maps) map.highlight({ row: query, col: key });
     if (key === null) {
-      setText(readout, 'Each row is a word that looks, each column one that is looked at.');
+      setText(readout, 'Each row looks at the columns.');
       return;
     }
     const names = tokenNames(result.tokens);
