@@ -97,15 +97,29 @@ export interface FetchProgress {
   readonly total: number | undefined;
 }
 
+/** A part of the `.wasm` of multihead/models. */
+export type ModelPart =
+  | 'analyses'
+  | 'inspection'
+  | 'caches'
+  | 'beams'
+  | 'generation'
+  | 'pooling'
+  | 'formats'
+  | 'quantized'
+  | 'narrow'
+  | 'team'
+  | 'gpu';
+
 /** Options of openModel(). */
 export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'integrity'> {
   /**
-   * Source of the second `.wasm`, which the analyses, `trainer()` and a model on a GPU load when one of them is first used: 56 kB that
-   * reading and writing text on the CPU does not need. Default: the file next to the package's own modules. Give one of the build that is loaded, which the
-   * package exports as `multihead/analyses-relaxed.wasm` and `multihead/analyses-simd128.wasm`. `integrity`, if given, must have its
-   * hash, too.
+   * Sources of parts of the `.wasm`, which are loaded when a model or a call first needs them: the README lists them. Default: the
+   * files next to the package's own modules. Give those of the build that is loaded, which the package exports as
+   * `multihead/analyses-relaxed.wasm`, `multihead/analyses-simd128.wasm` and so on. `integrity`, if given, must have the hash of each
+   * part that is loaded, too.
    */
-  readonly analysesWasm?: WasmSource | undefined;
+  readonly parts?: { readonly [part in ModelPart]?: WasmSource | undefined } | undefined;
   /**
    * Type of the matrices and the embedding in memory. Default: as the files have them. Norms and biases are always
    * f32.

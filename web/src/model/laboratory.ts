@@ -9,7 +9,7 @@ import type { Change, Lens, LikelyText, Pair, PatchKind, Patched, Two } from './
 /** What the laboratory needs of the session. */
 export interface Reader {
   /** The first tokens of a text. */
-  read(text: string): Promise<{ readonly ids: readonly number[]; readonly labels: readonly string[] }>;
+  read(text: string): Promise<{ readonly ids: readonly number[]; readonly labels: readonly string[]; readonly found: number }>;
   /** The text of a token. */
   label(id: number): Promise<string>;
   readonly readsText: boolean;
@@ -41,6 +41,8 @@ export class Laboratory {
   async pair(texts: Two<string>, words: Two<string>): Promise<Pair> {
     this.#pair = undefined;
     const [clean, corrupt] = [await this.#read(texts[0]), await this.#read(texts[1])];
+    const long = [clean, corrupt].find(({ ids: read, found }) => found > read.length);
+    if (long) throw new Error(`A sentence has ${long.found} tokens; the experiment takes ${long.ids.length}.`);
     const ids = [clean.ids, corrupt.ids] as const;
     if (clean.ids.length !== corrupt.ids.length) {
       const said = [clean, corrupt].map(({ labels: each }) => `${each.length} (${each.join(' | ')})`);

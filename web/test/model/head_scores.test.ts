@@ -3,7 +3,7 @@ import { load } from 'multihead';
 import { headStatistics } from 'multihead/lab';
 import { headScores, sortedHeads } from '../../src/model/head_scores.js';
 
-const ids = [3, 5, 3, 7, 5, 3];
+const ids = [3, 5, 3, 3, 5, 3];
 const count = ids.length;
 /** One layer of three heads: each row is a softmax of a formula over the visible keys. */
 const data = Float32Array.from({ length: 3 * count * count }, (_, at) => {

@@ -85,6 +85,7 @@ describe('the laboratory', () => {
     expect((await begin([clean, corrupt], ['', 'on'])).tokens[1]).toBe(4);
     await expect(begin(['the cat', 'the black cat'])).rejects.toThrow(/need as many: 2 \(the \| ·cat\) and 3 \(the \| ·black \| ·cat\)\.$/);
     await expect(begin(['the', ''])).rejects.toThrow('The experiment needs two sentences');
+    await expect(begin(['the '.repeat(70), clean])).rejects.toThrow(/^A sentence has \d+ tokens; the experiment takes 40\.$/);
     await expect(begin([clean, clean])).rejects.toThrow('Both sentences are the same.');
     await expect(begin([clean, corrupt], ['on', 'on'])).rejects.toThrow('two different words');
     await expect(begin([clean, corrupt], ['the cat', 'on'])).rejects.toThrow(/is 2 tokens of this model/);
@@ -104,6 +105,15 @@ describe('the laboratory', () => {
     const steered = await direct.complete(clean, { maxNewTokens: 24, edits });
     expect(await written({ kind: 'steer', layer: 1, factor: 40, texts: [corrupt, clean] })).toBe(steered.text);
     expect(steered.text).not.toBe(plain);
+    // The direction is the difference of the means over the tokens, from the second text to the first.
+    const means = await Promise.all(
+      [corrupt, clean].map(async (text) => {
+        const { shape, data } = (await direct.run(text, { capture: [{ site: 'resid_pre', layer: 1 }] })).captures[0]!;
+        return Array.from({ length: shape[1]! }, (_, col) => [0, 1, 2, 3].reduce((sum, row) => sum + data[row * shape[1]! + col]! / 4, 0));
+      }),
+    );
+    const { add } = edits[0] as unknown as { add: Float32Array };
+    add.forEach((value, col) => expect(value).toBeCloseTo(40 * (means[0]![col]! - means[1]![col]!), 3));
     const [swap] = await laboratory.editsFor({ kind: 'swap', layer: 1, head: 2, text: corrupt });
     const { captures } = await direct.run(corrupt, { capture: [{ site: 'z', layer: 1, heads: [2] }] });
     expect(swap).toMatchObject({ site: 'z', layer: 1, heads: [2], set: captures[0]!.data.slice(-4) });

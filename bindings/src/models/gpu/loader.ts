@@ -68,7 +68,7 @@ export async function openGpuLoader(runtime: Runtime, falls: boolean, signal: Ab
   try {
     place = await openPlace(runtime, signal);
     if (falls && place.info.software) reason = `${place.info.description}, which computes on the CPU`;
-    else await runtime.loadAnalyses?.(); // it has what only models on a GPU need, too
+    else await runtime.loadPart?.('gpu');
   } catch (error) {
     reason = (error as MultiheadError).message;
     if (!falls || signal?.aborted) {

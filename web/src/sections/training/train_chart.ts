@@ -19,7 +19,7 @@ export function trainChart(app: App): HTMLElement {
   // The run before has its place below the chart, so that the chart stays where it is.
   const before = el('ul', { class: 'wrap chart-keys chart-before' });
   const conclusion = el('p', { class: 'hint' });
-  const watch = el('button', { class: 'secondary', id: 'train-watch' }, 'Watch these heads read your sentence');
+  const watch = el('button', { class: 'secondary', id: 'train-watch' }, 'See them read your sentence');
   watch.addEventListener('click', () => {
     choose(app, 'trained');
     goToElement(document.getElementById('your-sentence'));
