@@ -1,6 +1,7 @@
 // A model for device 'auto'. A GPU and the core of this thread both compute its first passes, and the faster one the others. The core's
 // weights stay: it computes what a GPU refuses, and goes on when a GPU fails.
 
+import type { PartName } from '../../generated/parts.js';
 import type { MultiheadError } from '../../runtime/errors.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Count } from '../../types/wire.js';
@@ -14,6 +15,7 @@ import type {
   PassResult,
   SteppedGeneration,
 } from '../core/engine.js';
+import { generationOf, together } from '../core/generations.js';
 import type { CoreModel } from '../core/model.js';
 import type { GpuModel } from './model.js';
 
@@ -125,7 +127,7 @@ export class AutoModel implements ModelEngine {
     const { beams, lookup, prefix, end } = settings;
     // A prefix has no end.
     const isOnCpu = this.#gpu === undefined || beams !== undefined || lookup !== undefined || prefix !== undefined || end === 0;
-    return isOnCpu ? this.cpu.generation(settings) : new AutoGeneration(this, settings);
+    return isOnCpu ? generationOf(this.cpu, settings) : new AutoGeneration(this, settings);
   }
 
   /** A generation on the faster side, which the first ones measure. */
@@ -134,7 +136,7 @@ export class AutoModel implements ModelEngine {
     const gpu = this.#gpu;
     if (gpu !== undefined) await this.#inTurn(() => this.#measureTokens(what, gpu, settings));
     const side = (this.#isGpuFaster(what) && this.#gpu) || this.cpu;
-    return side.generation(settings) as SteppedGeneration;
+    return generationOf(side, settings) as SteppedGeneration;
   }
 
   async #measureTokens(what: string, gpu: GpuModel, settings: GenerationSettings): Promise<void> {
@@ -142,7 +144,7 @@ export class AutoModel implements ModelEngine {
     const prompt = settings.prompt.slice(0, measuredPrompt);
     const short = { ...settings, prompt, capacity: (prompt.length + measuredSteps) as Count, edits: [], rules: [] };
     const measure = async (side: ModelEngine): Promise<number> => {
-      const generation = side.generation(short);
+      const generation = generationOf(side, short);
       try {
         let last = 0;
         for (let step = 0; step < measuredSteps; step += 1) [, last] = await timed(() => generation.next());
@@ -154,8 +156,13 @@ export class AutoModel implements ModelEngine {
     this.#times.set(what, { gpu: await measure(gpu), cpu: await measure(this.cpu) });
   }
 
-  together(generations: readonly Generation[]): void {
-    this.cpu.together(generations);
+  together(generations: readonly Generation[]): Awaitable<void> {
+    return together(this.cpu, generations);
+  }
+
+  /** What the core computes, it may need at any time. */
+  load(part: PartName): Promise<void> {
+    return this.cpu.load(part);
   }
 }
 
@@ -178,7 +185,7 @@ class AutoGeneration implements SteppedGeneration {
     } catch (error) {
       if (this.#disposed || !this.#model.recovers(error)) throw error;
       this.#running?.dispose();
-      const running = this.#model.cpu.generation(this.#settings) as SteppedGeneration;
+      const running = generationOf(this.#model.cpu, this.#settings) as SteppedGeneration;
       this.#running = running;
       for (const token of this.#tokens) {
         const only = new Float32Array(this.#model.info.vocabSize).fill(-Infinity);
