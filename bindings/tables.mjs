@@ -161,7 +161,8 @@ function writeIfChanged(path, text) {
 
 /** Version of the wire format: a hash of the hashes of these files, computed as in CMakeLists.txt. */
 function versionOfWire() {
-  const files = ['wire.inc', 'arguments.h', 'results.h', '../src/engine/error/messages.inc'];
+  const ofGpu = ['../src/webgpu/params.inc', '../src/webgpu/kernels.inc'];
+  const files = ['wire.inc', 'arguments.h', 'results.h', '../src/engine/error/messages.inc', ...ofGpu];
   const sha256 = (text) => createHash('sha256').update(text).digest('hex');
   return sha256(files.map((file) => sha256(read(file))).join('')).slice(0, 8);
 }

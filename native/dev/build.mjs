@@ -68,6 +68,7 @@ const PACKAGE_INPUTS = [
   'src/engine',
   'src/models',
   'src/nn',
+  'src/webgpu',
   'bindings/models.cc',
   'bindings/package.json',
   'bindings/tsconfig.json',

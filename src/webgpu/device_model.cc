@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/error/error.h"
@@ -47,8 +46,8 @@ Status DeviceModel::create(ModelLoader& loader, DeviceModel& made) {
   made.buffers_ = std::make_unique<ModelBuffers>(*made.model_);
   for (const WeightMatrix* const matrix : made.buffers_->matrices()) {
     if (matrix->type <= WeightType::kInt4) continue;
-    return {StatusCode::kOption, "device", "matrices of f32, f16, bf16, int8 or int4 on a GPU",
-            std::string(name_of(matrix->type)) + "; open the model with int8 weights"};
+    return {StatusCode::kOption, "weights", "f32, f16, bf16, int8 or int4 on a GPU",
+            name_of(matrix->type)};
   }
   made.sent_.assign(made.buffers_->count(), 0);
   return {};

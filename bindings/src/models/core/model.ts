@@ -161,7 +161,9 @@ const encoderOf = (runtime: Runtime, handle: Int32): Int32 =>
 /** The model of an engine on the calling thread. Throws `E_OPTION`, `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
 export function onThisThread(engine: ModelEngine): CoreModel {
   engine.assertLive();
-  if (engine instanceof CoreModel) return engine;
+  // One of device 'auto' has the weights on both sides.
+  const { cpu = engine } = engine as { cpu?: ModelEngine };
+  if (cpu instanceof CoreModel) return cpu;
   const [option, where] = engine.workers > 0 ? ['workers', `in ${engine.workers} workers`] : ['device', 'on a GPU'];
   throw optionError('model', `one that was opened without the option ${option}`, `one ${where}`);
 }
