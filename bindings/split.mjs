@@ -18,8 +18,6 @@ const file = (name) => join(folder, name);
 const features = ['bulk-memory', 'mutable-globals', 'nontrapping-float-to-int', 'reference-types', 'relaxed-simd', 'sign-ext', 'simd'].map(
   (name) => `--enable-${name}`,
 );
-import { copyFileSync } from 'node:fs';
-copyFileSync(file('multihead.wasm'), '/tmp/whole.wasm');
 const run = (program, ...args) => execFileSync(join(binaryen, program), [...features, ...args], { encoding: 'utf8', maxBuffer: 2 ** 26 });
 
 /** Names of functions as Binaryen writes them, with the names in C++. */

@@ -124,9 +124,7 @@ export const offlineCopy: Plugin = {
     const wasm = Object.fromEntries(
       ['relaxed', 'simd128'].map((simd) => {
         const fileOf = (part: string): string => only(bundle, new RegExp(`^assets/${part}-${simd}-.*\\.wasm$`));
-        const ofModels = ['models', 'formats', 'generation', 'inspection', 'narrow', 'pooling', 'quantized', 'team'].map((part) =>
-          fileOf(`multihead-${part}`),
-        );
+        const ofModels = ['models', 'formats', 'generation', 'inspection', 'pooling', 'quantized', 'team'].map((part) => fileOf(`multihead-${part}`));
         return [simd, { page: fileOf('multihead'), models: ofModels }];
       }),
     );

@@ -76,8 +76,7 @@ describe.each(builds)('%s', (simd) => {
     const { open, asked } = opener();
     using model = await open(folder(name), { simd });
     await model.logits(ids);
-    // By their files: bf16, and biases of relative positions.
-    const first = name === 't5_seq2seq' ? ['narrow', 'inspection'] : ['llama3', 'bart', 'marian'].includes(name) ? ['narrow'] : [];
+    const first = name === 't5_seq2seq' ? ['inspection'] : [];
     expect(asked).toEqual(first);
     const greedy = await model.complete(ids, { maxNewTokens: 5, stop: [] });
     expect(asked).toEqual([...first, 'generation']);
@@ -119,16 +118,16 @@ describe.each(builds)('%s', (simd) => {
       return asked;
     };
     expect(await loaded(folder('bert'))).toEqual([]);
-    expect(await loaded(folder('bert'), { weights: 'f16' })).toEqual(['narrow']);
-    expect(await loaded(folder('bert'), { weights: 'bf16' })).toEqual(['narrow']);
-    expect(await loaded(folder('bert'), { weights: 'int8' })).toEqual(['quantized', 'narrow']);
-    expect(await loaded(folder('bert'), { embeddingWeights: 'int4' })).toEqual(['quantized', 'narrow']);
-    expect(await loaded(gguf('llama3'))).toEqual(['formats', 'quantized', 'narrow']);
-    expect(await loaded(gguf('llama3'), { weights: 'int4' })).toEqual(['formats', 'quantized', 'narrow']);
+    expect(await loaded(folder('bert'), { weights: 'f16' })).toEqual([]);
+    expect(await loaded(folder('bert'), { weights: 'bf16' })).toEqual([]);
+    expect(await loaded(folder('bert'), { weights: 'int8' })).toEqual(['quantized']);
+    expect(await loaded(folder('bert'), { embeddingWeights: 'int4' })).toEqual(['quantized']);
+    expect(await loaded(gguf('llama3'))).toEqual(['formats', 'quantized']);
+    expect(await loaded(gguf('llama3'), { weights: 'int4' })).toEqual(['formats', 'quantized']);
     using small = await openModel(folder('bert'), { simd, weights: 'int8' });
     const saved: readonly ModelFile[] = saveModel(small, { dtype: 'asInMemory' });
-    expect(await loaded(saved)).toEqual(['formats', 'quantized', 'narrow']);
-    expect(await loaded(saved, { weights: 'f32' })).toEqual(['formats', 'quantized', 'narrow']);
+    expect(await loaded(saved)).toEqual(['formats', 'quantized']);
+    expect(await loaded(saved, { weights: 'f32' })).toEqual(['formats', 'quantized']);
   });
 
   it('without a part, its calls are refused, and the others work', async () => {

@@ -74,7 +74,7 @@ const gradients = { 0: 3, 1: 3, 2: 2, 3: 4 }; // products of a step, by HopperSu
 /** The shape of a Hopper kernel, from its name: { backward, causal, sums, rows, columns, d, products }; null for others. */
 export function shapeOf(name) {
   const forward = name
-    .match(/^forward_hopper<BFloat16, HopperTile<(\d+), (\d+), (\d)/)
+    .match(/^forward_hopper<BFloat16, HopperTile<(\d+), (\d+), (\d), \w+(?:, false)?>/) // not with options
     ?.slice(1)
     .map(Number);
   if (forward) {

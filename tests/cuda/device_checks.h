@@ -19,7 +19,7 @@ struct KernelCheck {
   const char* kernel;  // beginning of the text of cuda::explain()
   bool backward;
   int64_t width;
-  bool options = false;  // with options that no Hopper kernel supports
+  bool options = false;  // with ALiBi and softcap
   int64_t queries = 150;
 };
 int check_kernel(const KernelCheck& kernel);

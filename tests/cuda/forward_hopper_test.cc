@@ -76,10 +76,14 @@ void expect_rows(std::span<const float> out, std::span<const float> lse, int64_t
   }
 }
 
-void check_call(uint64_t seed, bool packed) {
+void check_call(uint64_t seed, bool packed, bool with_terms = false) {
   Random random(seed);
-  const HopperCase call =
+  HopperCase call =
       random_hopper_case(random, packed, {3, 70, 70, 300, 900});  // uses ring slots again
+  if (with_terms) {
+    if (call.width > 128) return;
+    draw_terms(random, packed, call);
+  }
   SCOPED_TRACE("seed " + std::to_string(seed) + ": " + call.description);
   const int64_t q_rows = packed ? call.cu_q.back() : call.queries;
   const int64_t k_rows = packed ? call.cu_k.back() : call.keys;
@@ -129,6 +133,9 @@ void check_call(uint64_t seed, bool packed) {
   memory.add(to, out.size() * (is_f32 ? 4 : 2), Use::kOutput, "out");
   memory.add(call.lengths, Use::kInput, "kv_lengths");
   memory.add(call.sinks, Use::kInput, "sinks");
+  memory.add(call.slopes, Use::kInput, "alibi_slopes");
+  memory.add(call.mask, Use::kInput, "mask");
+  memory.add(call.bias, Use::kInput, "bias");
   memory.add(call.cu_q, Use::kInput, "cu_q");
   memory.add(call.cu_k, Use::kInput, "cu_k");
   ASSERT_EQ(
@@ -172,6 +179,13 @@ TEST(ForwardHopper, AgreesWithTheOracleOnRandomCalls) {
 TEST(ForwardHopper, AgreesWithTheOracleOnRandomPackedSequences) {
   for (const uint64_t seed : random_seeds(250)) {
     check_call(seed, /*packed=*/true);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(ForwardHopper, AgreesWithTheOracleOnRandomMasksBiasesAlibiAndSoftcap) {
+  for (const uint64_t seed : random_seeds(250)) {
+    check_call(seed, /*packed=*/seed % 4 == 0, /*with_terms=*/true);
     if (HasFatalFailure()) return;
   }
 }

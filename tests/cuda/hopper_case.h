@@ -64,10 +64,46 @@ struct HopperCase {
   int64_t batch, heads, kv_heads, queries, keys, width;
   AttentionOptions options;
   std::vector<int32_t> lengths, cu_q, cu_k;
-  std::vector<float> sinks;
+  std::vector<float> sinks, slopes, bias;
+  std::vector<uint8_t> mask;
   bool with_lse, hidden_values;
   std::string description;
 };
+
+// Draws what changes scores, and a mask. Packed sequences have no mask or bias here.
+inline void draw_terms(Random& random, bool packed, HopperCase& call) {
+  AttentionOptions& options = call.options;
+  if (random.chance(0.3)) options.softcap = random.uniform(0.5F, 20.0F);
+  if (random.chance(0.4)) {
+    call.slopes = random.floats(call.heads, -0.2F, 0.5F);
+    options.alibi_slopes = call.slopes;
+  }
+  if (packed || call.keys == 0) return;
+  const auto shape = [&] {
+    const auto axis = [&](int64_t extent) { return random.chance(0.4) ? 1 : extent; };
+    const int64_t b = axis(call.batch), h = axis(call.heads), q = axis(call.queries);
+    return Dims{b, h, q, random.chance(0.1) ? 1 : call.keys};
+  };
+  if (random.chance(0.5)) {
+    const Dims dims = shape();
+    call.mask.resize(static_cast<size_t>(dims.elements()));
+    const float share = random.pick({0.0F, 0.02F, 0.5F, 0.98F});
+    for (uint8_t& allowed : call.mask) allowed = random.chance(share) ? 0 : 1;
+    options.mask = {call.mask.data(), dims};
+  }
+  if (random.chance(0.5)) {
+    const Dims dims = shape();
+    call.bias = random.floats(dims.elements(), -2.0F, 2.0F);
+    const float share = random.pick({0.0F, 0.05F, 0.9F});
+    for (float& bias : call.bias) {
+      if (random.chance(share)) bias = -std::numeric_limits<float>::infinity();
+    }
+    options.bias = {call.bias.data(), dims};
+  }
+  call.description += std::string(call.mask.empty() ? "" : ", mask ") +
+                      (call.mask.empty() ? "" : options.mask.shape.to_string()) +
+                      (call.bias.empty() ? "" : ", bias " + options.bias.shape.to_string());
+}
 
 // `lengths`: choices for the largest number of rows of the call. most_of_group: the most query
 // heads that share a key/value head.

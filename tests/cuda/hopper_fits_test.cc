@@ -71,8 +71,6 @@ TEST(HopperFits, SaysWhyItDoesNotTakeADevice) {
 }
 
 TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
-  const float slope = 1.0F;
-  const std::array<uint8_t, 1> mask{};
   const std::vector<std::function<void(rules::AttentionParams&)>> changes = {
       [](auto& call) { call.k.type = DType::kF16; },
       [](auto& call) { call.q.type = call.k.type = call.v.type = DType::kF32; },
@@ -81,10 +79,6 @@ TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
       [](auto& call) { call.value_dim = 128; },
       [](auto& call) { call.out.data = nullptr; },
       [](auto& call) { call.out.type = DType::kF16; },
-      [](auto& call) { call.softcap = 1.0F; },
-      [&](auto& call) { call.alibi_slopes = &slope; },
-      [&](auto& call) { call.mask.data = mask.data(); },
-      [&](auto& call) { call.bias.data = &slope; },
       [](auto& call) { call.dropout.threshold = 1; },
       [](auto& call) { call.scale.queries = -0.125F; },
       [](auto& call) { call.scale.queries = 0.0F; },
@@ -118,6 +112,28 @@ BackwardParams fitting_gradients() {
   params.d_k = rows(0x6000, params.forward.call.k.stride);
   params.d_v = rows(0x7008, params.forward.call.v.stride);
   return params;
+}
+
+TEST(HopperFits, TakesMasksAndChangedScoresOfRowsOfUpTo128AndNoGradientsOfThem) {
+  const float number = 1.0F;
+  const std::array<uint8_t, 1> mask{};
+  const std::vector<std::function<void(rules::AttentionParams&)>> changes = {
+      [](auto& call) { call.softcap = 1.0F; },
+      [&](auto& call) { call.alibi_slopes = &number; },
+      [&](auto& call) { call.mask.data = mask.data(); },
+      [&](auto& call) { call.bias.data = &number; },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    for (const int64_t width : {64, 128, 256}) {
+      ForwardParams params = fitting_params();
+      changes[i](params.call);
+      params.call.head_dim = params.call.value_dim = width;
+      EXPECT_EQ(hopper_objection(params, kH100) == nullptr, width <= 128) << "change " << i;
+    }
+    BackwardParams gradients = fitting_gradients();
+    changes[i](gradients.forward.call);
+    EXPECT_NE(hopper_backward_objection(gradients, kH100), nullptr) << "change " << i;
+  }
 }
 
 TEST(HopperFits, TakesGradientsOfTheCallsThatItTakes) {

@@ -21,7 +21,7 @@ const PARTS = [
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_885, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_075, aim: 6_000 },
-  { name: 'package', folders: ['bindings'], ceiling: 32_496, aim: 24_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 32_483, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 20_600, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 17_110, aim: 15_500 },
 ];

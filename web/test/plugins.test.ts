@@ -59,7 +59,7 @@ describe('early requests', () => {
 
 describe('the offline copy', () => {
   type Bundle = Record<string, { type: string; code?: string; source?: string; imports?: string[] }>;
-  const ofModels = ['models', 'formats', 'generation', 'inspection', 'narrow', 'pooling', 'quantized', 'team'];
+  const ofModels = ['models', 'formats', 'generation', 'inspection', 'pooling', 'quantized', 'team'];
   const bundle = (page = '<p>'): Bundle => ({
     'index.html': { type: 'asset', source: page },
     'service_worker.js': { type: 'chunk', code: 'const {files}=e.__BUILD__;', imports: [] },

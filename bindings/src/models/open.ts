@@ -91,7 +91,6 @@ function partsOf({ settings, tensors, weights, embeddingWeights }: LoaderInput):
   const needed: [PartName, boolean][] = [
     ['formats', settings.texts.includes('general.architecture\0') || has(/\.scales\0|\0I8\0/)],
     ['quantized', types.includes('int8') || types.includes('int4')],
-    ['narrow', types.includes('f16') || types.includes('bf16') || has(/\0B?F16\0/)],
     ['inspection', has(/relative_attention_bias|rel_embeddings/)],
   ];
   return needed.flatMap(([part, isNeeded]) => (isNeeded ? [part] : []));

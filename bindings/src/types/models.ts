@@ -98,18 +98,7 @@ export interface FetchProgress {
 }
 
 /** A part of the `.wasm` of multihead/models. */
-export type ModelPart =
-  | 'analyses'
-  | 'inspection'
-  | 'caches'
-  | 'beams'
-  | 'generation'
-  | 'pooling'
-  | 'formats'
-  | 'quantized'
-  | 'narrow'
-  | 'team'
-  | 'gpu';
+export type ModelPart = 'analyses' | 'inspection' | 'caches' | 'beams' | 'generation' | 'pooling' | 'formats' | 'quantized' | 'team' | 'gpu';
 
 /** Options of openModel(). */
 export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'integrity'> {

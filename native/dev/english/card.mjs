@@ -65,7 +65,7 @@ recipe. The trainer is that of this package, in WebAssembly.
 - **Vocabulary**: ${recipe.vocabulary} ${vocabulary}.
 - **Training**: ${recipe.steps} steps of ${recipe.batch} × ${recipe.context} tokens; AdamW, learning rate ${recipe.learningRate} after ${recipe.warmupSteps} steps of warm-up, falling to 0 in
   the last ${recipe.decaySteps}; weight decay ${recipe.weightDecay}; seed ${recipe.seed}.${repeated} ${seconds.toLocaleString('en')} s.${few}
-- **Held out**: loss ${heldOut.loss.toFixed(3)} nats a token, which is a perplexity of ${heldOut.perplexity.toFixed(1)} a token and ${heldOut.perplexityOfWords.toFixed(0)} a word. It has
+- **Held out**: loss ${heldOut.loss.toFixed(3)} nats a token, which is a perplexity of ${heldOut.perplexity.toFixed(1)} a token${kind === 'pairs' ? ` and ${heldOut.perplexityOfWords.toFixed(0)} a word` : '; a word that it lacks counts as its class'}. It has
   learned how her sentences go, not what they mean.
 
 Mean weight of each head, in ${passages} held-out passages of ${length} tokens: on the token before, on the first token, on the token itself, and on

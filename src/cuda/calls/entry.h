@@ -21,8 +21,8 @@ Status workspace_of(const Call& call, uint64_t& bytes) {
   return engine::memory_guard([&]() -> Status {
     engine::AttentionShape shape;
     Device device;
-    if (Status status = call.validate(shape); !status.ok()) return status;
-    if (Status status = current_device(device); !status.ok()) return status;
+    MULTIHEAD_TRY(call.validate(shape));
+    MULTIHEAD_TRY(current_device(device));
     bytes = call.plan(shape, device).workspace_bytes;
     return {};
   });
@@ -33,14 +33,12 @@ Status run_call(const Call& call, const Workspace& workspace, Stream stream) {
   return engine::memory_guard([&]() -> Status {
     engine::AttentionShape shape;
     Device device;
-    if (Status status = call.validate(shape); !status.ok()) return status;
-    if (Status status = current_device(device); !status.ok()) return status;
-    if (Status status = call.validate_memory_of_call(); !status.ok()) return status;
+    MULTIHEAD_TRY(call.validate(shape));
+    MULTIHEAD_TRY(current_device(device));
+    MULTIHEAD_TRY(call.validate_memory_of_call());
     auto plan = call.plan(shape, device);
-    if (Status status = validate_workspace(workspace, plan.workspace_bytes); !status.ok()) {
-      return status;
-    }
-    if (Status status = validate_stream(stream); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_workspace(workspace, plan.workspace_bytes));
+    MULTIHEAD_TRY(validate_stream(stream));
     return run(plan, workspace.data, device, stream);
   });
 }

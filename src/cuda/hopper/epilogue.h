@@ -129,12 +129,15 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
   const T* const query =
       row_of<T>(attention.q, block.batch, row.head, int64_t{block.first_query} + row.query);
   const ColumnRange visible = block.visible(row.query);
+  const QueryRow terms{row_terms(attention, block.entry(), row.head, row.query),
+                       {visible.first, visible.last}};
   float reference = kNone, sum = 0.0F;
   float o[size_t{kColumns}] = {};
   for (int first = visible.first; first < visible.last; first += kWarpSize) {
     const int key = first + hopper_lane();
     float score = kNone;
-    if (key < visible.last) {
+    const bool is_seen = sees(attention, terms, key);
+    if (is_seen) {
       const T* const k =
           row_of<T>(attention.k, block.batch, block.kv_head, int64_t{block.first_key} + key);
       float product = 0.0F;
@@ -142,8 +145,10 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
         product =
             fmaf(to_float(query[column]) * attention.scale.queries, to_float(k[column]), product);
       }
-      score = product * attention.scale.scores * attention.scale.softmax * kLog2E;
+      score = biased_score(attention, terms, key, capped_score(attention, product)) *
+              attention.scale.softmax * kLog2E;
     }
+    const uint32_t seen = ballot(is_seen);
     const float maximum = warp_max(fmaxf(reference, score));
     const float shift = maximum == kNone ? 0.0F : maximum;
     const float factor = exp2_approx(reference - shift);
@@ -156,6 +161,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
     const auto count = static_cast<int>(rules::least_of(visible.last - first, kWarpSize));
     for (int other = 0; other < count; ++other) {
       const float w = shuffle(weight, other);
+      if ((seen >> other & 1U) == 0) continue;
       const T* const value = row_of<T>(attention.v, block.batch, block.kv_head,
                                        int64_t{block.first_key} + first + other);
 #pragma unroll
@@ -186,6 +192,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
 struct RowFactors {
   float of[2];
 };
+template <class Tile>
 __device__ __forceinline__ RowFactors end_rows(const HopperCall& call, const HopperBlock& block,
                                                int thread_row, const HopperSoftmax& softmax) {
   RowFactors factors;
@@ -199,7 +206,9 @@ __device__ __forceinline__ RowFactors end_rows(const HopperCall& call, const Hop
     if (row.query < block.end_of_tile && hopper_lane() % 4 == 0)
       store_lse(call, block, row, end.lse);
     const ColumnRange visible = block.visible(row.query);
-    const bool wrong = visible.first < visible.last && !(sum > 0.0F);
+    // A mask may hide all keys: then no score is above -inf, and none is NaN.
+    const bool masked = Tile::kOptions && sum == 0.0F && end.lse == softmax.reference[which];
+    const bool wrong = visible.first < visible.last && !(sum > 0.0F) && !masked;
     factors.of[which] = wrong ? std::numeric_limits<float>::quiet_NaN() : end.factor;
   }
   return factors;
@@ -242,7 +251,7 @@ template <class T, class Tile>
 __device__ __forceinline__ void store_unseen(const HopperCall& call, const HopperBlock& block,
                                              int thread_row) {
   const float o[Tile::kWidth / 2] = {};
-  const RowFactors factors = end_rows(call, block, thread_row, HopperSoftmax{});
+  const RowFactors factors = end_rows<Tile>(call, block, thread_row, HopperSoftmax{});
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
     const HopperRow row = row_of_tile(call, block, thread_row + 8 * which);

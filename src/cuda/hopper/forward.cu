@@ -8,6 +8,7 @@
 #include "cuda/hopper/launch.h"
 #include "cuda/hopper/schedule.h"
 #include "cuda/kernels.h"
+#include "cuda/mma/options.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"
 #include "cuda/tiles.h"
@@ -57,7 +58,7 @@ int launch_tile(const ForwardParams& params, const Device& device, StreamHandle 
     }
   }
   call.scale_log2 =
-      attention.scale.queries * attention.scale.scores * attention.scale.softmax * kLog2E;
+      mma::unit_of_scores<Tile::kOptions>(attention) * attention.scale.softmax * kLog2E;
   call.group = static_cast<uint32_t>(attention.group());
   const int64_t queries = Tile::kRows >> call.head_bits;  // of a tile
   const TileAxis axis = query_axis(params, queries, 1);
@@ -80,10 +81,15 @@ template <class T>
 int launch_width(const ForwardParams& params, const Device& device, StreamHandle stream) {
   const rules::Visibility& visibility = params.call.visibility;
   const bool open = !visibility.causal && visibility.left < 0 && visibility.right < 0;
+  const bool options = mma::has_options(params.call);
   switch (params.call.head_dim) {
     case 64:
+      if (options)
+        return launch_tile<T, HopperTile<64, 80, 2, true, true>>(params, device, stream);
       return launch_tile<T, HopperTile<64, 128, 3, true>>(params, device, stream);
     case 128:
+      if (options)
+        return launch_tile<T, HopperTile<128, 80, 2, true, true>>(params, device, stream);
       // A step of 176 keys keeps the tensor cores busier; a step of 128 keys wastes less on partly
       // hidden tiles.
       return open ? launch_tile<T, HopperTile<128, 176, 2, true>>(params, device, stream)

@@ -23,6 +23,7 @@
 #include "cuda/hopper/forward_tile.h"
 #include "cuda/hopper/rows.h"
 #include "cuda/hopper/softmax.h"
+#include "cuda/mma/options.h"
 
 namespace multihead::cuda {
 
@@ -204,8 +205,44 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     keys.release(reader.first_step + i);
     if (i == reader.count - 1) shared.queries(consumer).release(reader.tile);
   };
+  // Options of the thread's two rows.
+  Entry entry{};
+  mma::QueryOptions options{call.params.call, entry};
+  mma::FragmentTerms<Tile::kKeys / 8> terms;
+  ColumnRange seen[2];
+  const auto first_key_of = [&](int i) { return reader.work().steps.first_key + i * Tile::kKeys; };
+  const auto part_of = [&](int i) {
+    return [&seen, first = first_key_of(i)](int half) {
+      return mma::KeyPart{seen[half].first - first, seen[half].last - first};
+    };
+  };
+  // Starts to load the mask or the bias of the tile's step i, so that it arrives during the
+  // product.
+  const auto load_terms = [&](int i) {
+    if constexpr (Tile::kOptions) {
+      const HopperWork<Tile>& work = reader.work();
+      if (i == 0) {
+        entry = work.block.entry();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const HopperRow row = row_of_tile(call, work.block, thread_row(consumer) + 8 * half);
+          // Rows beyond the last one have the addresses of the last one.
+          const int last = work.block.end_of_tile - 1;
+          options.set(half, row.head, row.query < last ? row.query : last);
+          seen[half] = work.block.visible(row.query);
+        }
+      }
+      const StepRange whole = work.whole[consumer];
+      options.load(first_key_of(i), i >= whole.first && i < whole.last, part_of(i), terms);
+    }
+  };
   // Takes the exponentials of the tile's step i.
   const auto soften = [&](int i) {
+    if constexpr (Tile::kOptions) {
+      auto& scores = reinterpret_cast<float(&)[Tile::kKeys / 8][4]>(s);
+      options.template apply<false>(first_key_of(i), part_of(i), terms, scores,
+                                    [](int, int, float) {});
+    }
     const StepRange whole = reader.work().whole[consumer];
     if (i < whole.first || i >= whole.last) {
       const int first_key = reader.work().steps.first_key + i * Tile::kKeys;
@@ -225,6 +262,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   const auto advance = [&](int i) {
     const int step = reader.first_step + i, before = step - 1;
     const uint64_t a = queries_of(reader.tile), b = keys_of(step), c = values_of(before);
+    load_terms(i);
     turns.wait();
     wgmma_fence();
     multiply_transposed<T, Queries, Keys>(s, a, b);
@@ -252,7 +290,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   };
   const auto end_softmax = [&] {
     const HopperBlock& block = reader.work().block;
-    ended = end_rows(call, block, thread_row(consumer), softmax);
+    ended = end_rows<Tile>(call, block, thread_row(consumer), softmax);
     softmax = {};
   };
   const auto store = [&](int tile) {
@@ -280,6 +318,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     reader.next_tile();
     clear_sums();
     turns.begin();
+    load_terms(0);
     keys.wait_full(reader.first_step);
     wgmma_fence();
     multiply_transposed<T, Queries, Keys>(s, queries_of(reader.tile), keys_of(reader.first_step));

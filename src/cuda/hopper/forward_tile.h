@@ -19,12 +19,13 @@
 namespace multihead::cuda {
 
 // Tile sizes for rows of kWidth_ elements, as in FlashAttention-3.
-template <int kWidth_, int kKeys_, int kConsumers_, bool kTakesTurns_>
+template <int kWidth_, int kKeys_, int kConsumers_, bool kTakesTurns_, bool kOptions_ = false>
 struct HopperTile {
   static constexpr int kWidth = kWidth_;          // d of q, k and v
   static constexpr int kKeys = kKeys_;            // keys per step
   static constexpr int kConsumers = kConsumers_;  // warpgroups
   static constexpr bool kTakesTurns = kTakesTurns_;
+  static constexpr bool kOptions = kOptions_;  // serves the options of mma/options.h but dropout
   static constexpr int kStages = 2;
   static constexpr int kRows = 64 * kConsumers;
   static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
@@ -64,6 +65,7 @@ struct HopperBlock {
   int first_present, end_present;  // keys of the entry
   int first_seen, end_seen;        // keys that the first query sees by position
   int first_absent;                // values of keys from this one on must be cleared after loading
+  int64_t alibi_shift;             // see Entry
 
   template <class Tile>
   static __device__ __forceinline__ HopperBlock of(const HopperCall& call,
@@ -103,7 +105,16 @@ struct HopperBlock {
     block.first_absent = is_end ? kFar : block.end_present;
     block.first_seen = near(first + entry.visibility.first_shift);
     block.end_seen = near(first + entry.visibility.last_shift);
+    block.alibi_shift = entry.alibi_shift;
     return block;
+  }
+
+  // What options need of the batch entry or packed sequence.
+  __device__ __forceinline__ Entry entry() const {
+    Entry entry{};
+    entry.batch = batch;
+    entry.alibi_shift = alibi_shift;
+    return entry;
   }
 
   // Keys that a query sees, as EntryVisibility::seen_by() says. Queries beyond the tile's last one
@@ -139,7 +150,8 @@ struct HopperSteps {
 
   template <class Tile>
   static __device__ __forceinline__ HopperSteps of(const HopperBlock& block) {
-    const int first = block.visible(block.first_of_tile).first;
+    // An even key: options are loaded in pairs.
+    const int first = block.visible(block.first_of_tile).first & ~1;
     const int last = block.visible(block.end_of_tile - 1).last;
     return {first, last <= first ? 0 : (last - first + Tile::kKeys - 1) / Tile::kKeys};
   }

@@ -334,17 +334,13 @@ struct KeysBlock {
   __device__ __forceinline__ void hide(const PassingRow* passing,
                                        float (&weights)[Shape::kTiles][4],
                                        float (&gradients)[Shape::kTiles][4]) const {
-#pragma unroll
-    for (int n = 0; n < Shape::kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const PassingRow& row = passing[n * 8 + 2 * (lane() % 4) + i % 2];
-        const int key = own_key() + i / 2 * 8;
-        const bool visible = key >= row.first && key < row.last;
-        weights[n][i] = visible ? weights[n][i] : 0.0F;
-        gradients[n][i] = visible ? gradients[n][i] : 0.0F;
-      }
-    }
+    each_of_fragment<Shape::kTiles>([&](int n, int i) {
+      const PassingRow& row = passing[n * 8 + 2 * (lane() % 4) + i % 2];
+      const int key = own_key() + i / 2 * 8;
+      const bool visible = key >= row.first && key < row.last;
+      weights[n][i] = visible ? weights[n][i] : 0.0F;
+      gradients[n][i] = visible ? gradients[n][i] : 0.0F;
+    });
   }
 };
 

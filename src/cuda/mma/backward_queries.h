@@ -126,24 +126,17 @@ struct QueriesBlock {
     if (call.dropout.given()) {
       scale_kept(options.template kept<Shape::kTiles>(first), call.dropout.scale, gradients);
     }
-#pragma unroll
-    for (int n = 0; n < Shape::kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) gradients[n][i] -= state.rows[index_of(i / 2)].delta;
-    }
+    each_of_fragment<Shape::kTiles>(
+        [&](int n, int i) { gradients[n][i] -= state.rows[index_of(i / 2)].delta; });
     options.template apply<true>(
         first, [&](int half) { return part(half, first); }, terms, products,
         [&](int n, int i, float ratio) { gradients[n][i] *= 1.0F - ratio * ratio; });
     const float unit = unit_of_scores<true>(call), to_power = call.scale.softmax * kLog2E;
-#pragma unroll
-    for (int n = 0; n < Shape::kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float reference = state.rows[index_of(i / 2)].reference;
-        const float weight = exp2_approx(fmaf(products[n][i], unit, -reference) * to_power);
-        gradients[n][i] = products[n][i] == -INFINITY ? 0.0F : weight * gradients[n][i];
-      }
-    }
+    each_of_fragment<Shape::kTiles>([&](int n, int i) {
+      const float reference = state.rows[index_of(i / 2)].reference;
+      const float weight = exp2_approx(fmaf(products[n][i], unit, -reference) * to_power);
+      gradients[n][i] = products[n][i] == -INFINITY ? 0.0F : weight * gradients[n][i];
+    });
   }
 
   // Clears the gradients of pairs that are not visible by position.

@@ -60,11 +60,7 @@ __device__ __forceinline__ WeightFactors weight_factors(const rules::ScaleFactor
 
 template <int kCount>
 __device__ __forceinline__ void clear(float (&sums)[kCount][4]) {
-#pragma unroll
-  for (int n = 0; n < kCount; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[n][i] = 0.0F;
-  }
+  each_of_fragment<kCount>([&](int n, int i) { sums[n][i] = 0.0F; });
 }
 
 // Bit r is set if row r of the warp's 16 rows has a sum that is not finite.

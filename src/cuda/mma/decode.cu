@@ -277,11 +277,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     sums.largest[half] = -INFINITY;
     sums.weights[half] = 0.0F;
   }
-#pragma unroll
-  for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums.out[n][i] = 0.0F;
-  }
+  each_of_fragment<kWidth / 8>([&](int n, int i) { sums.out[n][i] = 0.0F; });
 
   // Commit one group of copies per step, even an empty group beyond the last step, so that the
   // number of pending groups tells which steps have arrived. rows[i]: the rows of the step that is

@@ -147,11 +147,7 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
     // Four threads share a row and later add up their sums, so only one of them counts the sink.
     sums.weights[half] = sink != -INFINITY && lane() % 4 == 0 ? 1.0F : 0.0F;
   }
-#pragma unroll
-  for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums.out[n][i] = 0.0F;
-  }
+  each_of_fragment<kWidth / 8>([&](int n, int i) { sums.out[n][i] = 0.0F; });
 
   const int64_t end_key = b.state.keys.last;
   int stage = 0;

@@ -60,26 +60,18 @@ __device__ __forceinline__ void scale_scores(const rules::AttentionParams& call,
                                              float (&scores)[kTiles][4], const AtRatio& at_ratio) {
   if (unit_of_scores<true>(call) == 1.0F) {
     // Two factors, because their product may be 0 although the scaled score is not.
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        scores[n][i] = scores[n][i] * call.scale.queries * call.scale.scores;
-      }
-    }
+    each_of_fragment<kTiles>([&](int n, int i) {
+      scores[n][i] = scores[n][i] * call.scale.queries * call.scale.scores;
+    });
   }
   if (call.softcap > 0.0F) {
     // The inverse of the smallest caps is not infinite, so that a score of 0 stays 0.
     const float inverse = fminf(1.0F / call.softcap, FLT_MAX);
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float ratio = tanh_approx(scores[n][i] * inverse);
-        scores[n][i] = ratio * call.softcap;
-        at_ratio(n, i, ratio);
-      }
-    }
+    each_of_fragment<kTiles>([&](int n, int i) {
+      const float ratio = tanh_approx(scores[n][i] * inverse);
+      scores[n][i] = ratio * call.softcap;
+      at_ratio(n, i, ratio);
+    });
   }
 }
 
@@ -95,40 +87,28 @@ struct FragmentTerms {
 template <int kTiles>
 __device__ __forceinline__ void add_bias(const FragmentTerms<kTiles>& terms,
                                          float (&scores)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const auto bias = std::bit_cast<float>(terms.of[n][i]);
-      scores[n][i] = bias == -INFINITY ? -INFINITY : scores[n][i] + bias;
-    }
-  }
+  each_of_fragment<kTiles>([&](int n, int i) {
+    const auto bias = std::bit_cast<float>(terms.of[n][i]);
+    scores[n][i] = bias == -INFINITY ? -INFINITY : scores[n][i] + bias;
+  });
 }
 
 // Hides keys by the mask.
 template <int kTiles>
 __device__ __forceinline__ void hide_masked(const FragmentTerms<kTiles>& terms,
                                             float (&scores)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t byte = terms.of[n][i / 2] & (i % 2 == 0 ? 0xFFU : 0xFF00U);
-      if (byte == 0) scores[n][i] = -INFINITY;
-    }
-  }
+  each_of_fragment<kTiles>([&](int n, int i) {
+    const uint32_t byte = terms.of[n][i / 2] & (i % 2 == 0 ? 0xFFU : 0xFF00U);
+    if (byte == 0) scores[n][i] = -INFINITY;
+  });
 }
 
 // Replaces -inf by the least float.
 template <int kTiles>
 __device__ __forceinline__ void raise_lowest(float (&scores)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (scores[n][i] == -INFINITY) scores[n][i] = -FLT_MAX;
-    }
-  }
+  each_of_fragment<kTiles>([&](int n, int i) {
+    if (scores[n][i] == -INFINITY) scores[n][i] = -FLT_MAX;
+  });
 }
 
 // The weights of a fragment that dropout keeps: bit 4 n + i belongs to [n][i].
@@ -326,26 +306,17 @@ struct QueryOptions {
 // Clears, or marks, the weights that dropout does not keep.
 template <bool kSingly, int kTiles>
 __device__ __forceinline__ void drop_weights(const KeptWeights& kept, float (&weights)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (!kept.at(n, i)) weights[n][i] = kSingly ? kNoWeight : 0.0F;
-    }
-  }
+  each_of_fragment<kTiles>([&](int n, int i) {
+    if (!kept.at(n, i)) weights[n][i] = kSingly ? kNoWeight : 0.0F;
+  });
 }
 
 // Multiplies the gradients of kept weights by `scale` and clears the gradients of dropped weights.
 template <int kTiles>
 __device__ __forceinline__ void scale_kept(const KeptWeights& kept, float scale,
                                            float (&gradients)[kTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      gradients[n][i] = kept.at(n, i) ? gradients[n][i] * scale : 0.0F;
-    }
-  }
+  each_of_fragment<kTiles>(
+      [&](int n, int i) { gradients[n][i] = kept.at(n, i) ? gradients[n][i] * scale : 0.0F; });
 }
 
 }  // namespace multihead::cuda::mma

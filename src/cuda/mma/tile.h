@@ -19,6 +19,13 @@ inline constexpr int kRows = kWarps * kRowsOfWarp;
 inline constexpr int kChunk = 8;           // elements in 16 bytes
 inline constexpr float kNoWeight = -1.0F;  // marks a hidden or dropped key in a recomputed block
 
+// Calls use(n, i) for each number [n][i] of a thread's part of a fragment.
+template <int kTiles, class Use>
+__device__ __forceinline__ void each_of_fragment(const Use& use) {
+#pragma unroll
+  for (int at = 0; at < 4 * kTiles; ++at) use(at / 4, at % 4);
+}
+
 // kWidth: row width in shared memory; rows of the call may be shorter.
 template <int kWidth>
 struct Tile {
@@ -144,11 +151,7 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys,
   using Rows = FragmentRows<T, kWidth>;
   const Rows left = Rows::of(queries, lane() % 16, lane() / 16);
   const Rows right = Rows::of(keys, lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scores[n][i] = 0.0F;
-  }
+  each_of_fragment<kTiles>([&](int n, int i) { scores[n][i] = 0.0F; });
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
     uint32_t a[4];
@@ -195,24 +198,16 @@ __device__ __forceinline__ void add_values_singly(const float (&weights)[kTiles]
   using Shape = Tile<kWidth>;
   constexpr int kKeys = 8 * kTiles;
   const int row = lane() / 4, pair = 2 * (lane() % 4);
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      exchange[(row + i / 2 * 8) * kKeys + n * 8 + pair + i % 2] = weights[n][i];
-    }
-  }
+  each_of_fragment<kTiles>([&](int n, int i) {
+    exchange[(row + i / 2 * 8) * kKeys + n * 8 + pair + i % 2] = weights[n][i];
+  });
   sync_warp();
   for (int key = 0; key < kKeys; ++key) {
     const float weight[2] = {exchange[row * kKeys + key], exchange[(row + 8) * kKeys + key]};
-#pragma unroll
-    for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (weight[i / 2] < 0.0F) continue;
-        out[n][i] += weight[i / 2] * to_float(values[Shape::at(key, n) + pair + i % 2]);
-      }
-    }
+    each_of_fragment<kWidth / 8>([&](int n, int i) {
+      if (weight[i / 2] < 0.0F) return;
+      out[n][i] += weight[i / 2] * to_float(values[Shape::at(key, n) + pair + i % 2]);
+    });
   }
 }
 
@@ -254,23 +249,15 @@ __device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float un
   }
   const float factor = unit * to_power;
   const float shift[2] = {reference[0] * to_power, reference[1] * to_power};
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int half = i / 2;
-      const bool hidden = scores[n][i] == -INFINITY;
-      const float weight = exp2_approx(kSingly ? (scores[n][i] * unit - reference[half]) * to_power
-                                               : fmaf(scores[n][i], factor, -shift[half]));
-      sums.weights[half] += weight;
-      scores[n][i] = kSingly && hidden ? kNoWeight : weight;
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums.out[n][i] *= shrink[i / 2];
-  }
+  each_of_fragment<kTiles>([&](int n, int i) {
+    const int half = i / 2;
+    const bool hidden = scores[n][i] == -INFINITY;
+    const float weight = exp2_approx(kSingly ? (scores[n][i] * unit - reference[half]) * to_power
+                                             : fmaf(scores[n][i], factor, -shift[half]));
+    sums.weights[half] += weight;
+    scores[n][i] = kSingly && hidden ? kNoWeight : weight;
+  });
+  each_of_fragment<kWidth / 8>([&](int n, int i) { sums.out[n][i] *= shrink[i / 2]; });
 }
 
 // Adds up the parts that four threads have of the sum of a row's weights. A sum is sound if it is

@@ -60,8 +60,6 @@ const char* why_not_inputs(const ForwardParams& params, const Device& device) {
       (call.head_dim != 64 && call.head_dim != 128 && call.head_dim != 256)) {
     return "the head dims of q, k and v are not all 64, 128 or 256";
   }
-  if (call.mask.given() || call.bias.given()) return "there is a mask or a bias";
-  if (call.alibi_slopes != nullptr || call.softcap > 0.0F) return "ALiBi or softcap changes scores";
   if (call.dropout.given()) return "there is dropout";
   const float scale = call.scale.queries * call.scale.scores * call.scale.softmax;
   // The running max is taken over unscaled products, so the scale must be positive.
@@ -81,6 +79,10 @@ const char* why_not_inputs(const ForwardParams& params, const Device& device) {
   return nullptr;
 }
 
+bool has_terms(const rules::AttentionParams& call) {
+  return call.mask.given() || call.changes_scores();
+}
+
 }  // namespace
 
 const char* hopper_objection(const ForwardParams& params, const Device& device) {
@@ -97,6 +99,9 @@ const char* hopper_objection(const ForwardParams& params, const Device& device) 
     return "there are 2^31 or more tiles of queries";
   }
   if (call.out.data == nullptr) return "there is no output";
+  if (call.head_dim > 128 && has_terms(call)) {
+    return "rows of 256 leave no registers for a mask, a bias, ALiBi or softcap";
+  }
   if (call.out.type != call.q.type && call.out.type != DType::kF32) {
     return "out has neither the type of q nor f32";
   }
@@ -112,6 +117,7 @@ const char* hopper_backward_objection(const BackwardParams& params, const Device
     return objection;
   }
   const rules::AttentionParams& call = params.forward.call;
+  if (has_terms(call)) return "there is a mask, a bias, ALiBi or softcap";
   if (params.d_out.type != call.q.type) return "d_out has not the type of q";
   const Extents extents = extents_of(params.forward);
   const std::array<int64_t, 3> of_queries{extents.batch, call.heads, extents.queries};

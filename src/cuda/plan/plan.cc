@@ -8,6 +8,7 @@
 #include "cuda/rows/scores_params.h"
 #include "cuda/runtime/runtime.h"
 #include "cuda/tile_axis.h"
+#include "engine/error/error.h"
 #include "engine/varlen/varlen.h"
 #include "rules/arena.h"
 
@@ -121,20 +122,16 @@ Status run_captures(const ForwardParams& forward, int64_t pool_pages, StreamHand
   };
   const Tensor& weights = call.weights.out;
   if (weights.shape.elements() != 0 && weights.data != nullptr) {
-    if (Status status = launch(weights, ScoreStage::kWeights, 0, 0, call.heads, 0); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(launch(weights, ScoreStage::kWeights, 0, 0, call.heads, 0));
   }
   for (const ScoreCapture& capture : call.captures) {
     if (capture.out.shape.elements() == 0) continue;
     if (capture.heads.empty()) {
-      Status status = launch(capture.out, capture.stage, 0, 0, call.heads, capture.first_row);
-      if (!status.ok()) return status;
+      MULTIHEAD_TRY(launch(capture.out, capture.stage, 0, 0, call.heads, capture.first_row));
     }
     for (size_t i = 0; i < capture.heads.size(); ++i) {
-      Status status = launch(capture.out, capture.stage, static_cast<int64_t>(i), capture.heads[i],
-                             1, capture.first_row);
-      if (!status.ok()) return status;
+      MULTIHEAD_TRY(launch(capture.out, capture.stage, static_cast<int64_t>(i), capture.heads[i], 1,
+                           capture.first_row));
     }
   }
   if (call.dropout_mask.data == nullptr ||
@@ -267,8 +264,8 @@ CallPlan plan_cache(const engine::CacheCall& cache, const AttentionOutputs& outp
 
 Status run(CallPlan& plan, void* workspace, const Device& device, Stream stream) {
   lay_out(plan, workspace);
-  if (Status status = run_transforms(plan.transforms, stream); !status.ok()) return status;
-  if (Status status = status_of(launch_kernel(plan, device, stream)); !status.ok()) return status;
+  MULTIHEAD_TRY(run_transforms(plan.transforms, stream));
+  MULTIHEAD_TRY(status_of(launch_kernel(plan, device, stream)));
   return run_captures(plan.params, plan.splits.pool_pages, stream);
 }
 

@@ -1,17 +1,22 @@
 // A map that can also be a table of numbers, with the buttons that save it.
 
+import { createStore } from '../base/store.js';
 import { el, refill } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 import type { PageState, ViewName } from '../state/page_state.js';
 import { cellText } from './cell_text.js';
 import type { MatrixView } from './heat_map.js';
 import { createMap, type Cell, type MapContent, type MapOptions, type MatrixMap } from './matrix_map.js';
-import { matrixTable } from './matrix_table.js';
+import type { matrixTable } from './matrix_table.js';
+
+/** Makes tables. It loads with the sections below the first screen; until then, maps stand for tables. */
+export const tables = createStore<typeof matrixTable | null>(null);
 
 /** Shows a matrix in `body` as a map or as a table of numbers. */
 export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapContent, as: ViewName): void {
-  if (as === 'numbers') {
-    const table = matrixTable(content.view, content.label);
+  const make = tables.get();
+  if (as === 'numbers' && make) {
+    const table = make(content.view, content.label);
     refill(body, table.element);
     map.markIn(table.mark);
     return;

@@ -72,10 +72,6 @@ export class AutoModel implements ModelEngine {
     this.cpu.assertLive();
   }
 
-  load(part: PartName): Promise<void> {
-    return this.cpu.load(part);
-  }
-
   dispose(): void {
     this.#gpu?.dispose();
     this.cpu.dispose();
@@ -162,6 +158,11 @@ export class AutoModel implements ModelEngine {
 
   together(generations: readonly Generation[]): Awaitable<void> {
     return together(this.cpu, generations);
+  }
+
+  /** What the core computes, it may need at any time. */
+  load(part: PartName): Promise<void> {
+    return this.cpu.load(part);
   }
 }
 

@@ -10,7 +10,7 @@ import { whenSeen } from '../../dom/when_seen.js';
 import { cellText, hatchedAs } from '../../maps/cell_text.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
-import { saveButtons, showMatrix } from '../../maps/map_frame.js';
+import { saveButtons, showMatrix, tables } from '../../maps/map_frame.js';
 import { createMap, type Cell } from '../../maps/matrix_map.js';
 import { viewOf } from '../../maps/step_view.js';
 import { chosen, headsOf, inView, update, whenChanged, withNumbers, type App } from '../../state/app.js';
@@ -69,7 +69,7 @@ export function liveMaps(app: App) {
     }
     const head = result ? chosen(app, result).head : state.head;
     // A table needs the whole width.
-    const numbers = result !== null && views.current() === 'numbers';
+    const numbers = result !== null && views.current() === 'numbers' && tables.get() !== null;
     grid.classList.toggle('is-numbers', numbers);
     const { muted } = state;
     legend.show({ masked: state.causal || state.window >= 0, edited: state.edits.length > 0, muted: muted.length > 0 });
@@ -107,7 +107,7 @@ export function liveMaps(app: App) {
     const { query, key } = inView(app, result);
     for (const { map } of maps) map.highlight({ row: query, col: key });
     if (key === null) {
-      setText(readout, 'Each row is a word that looks, each column one that is looked at.');
+      setText(readout, 'Each row looks at the columns.');
       return;
     }
     const names = tokenNames(result.tokens);
@@ -122,6 +122,7 @@ export function liveMaps(app: App) {
   // The maps measure their width, so draw them when the section is in the document, but before the first frame.
   queueMicrotask(draw);
   app.result.watch((_, previous) => previous !== undefined && draw());
+  tables.watch((_, previous) => previous !== undefined && draw());
   whenChanged(app, ['head', 'liveView'], draw);
   whenChanged(app, ['query', 'key'], drawMark);
   whenChanged(app, ['text'], () => !app.result.get() && draw());

@@ -5,6 +5,18 @@ import { stateSwitch } from '../../controls/choice.js';
 import { el, headBadge, rich } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 
+/** How W_Q and W_K produce each pattern. */
+const how: Readonly<Record<PatternId, string>> = {
+  previous: 'W_Q rotates the position code back by one step; W_K selects the position code.',
+  first: 'The query always asks for the first position; W_K selects the position code.',
+  same: 'One half compares words: equal words score high. The other half compares positions, with a minus: a word does not choose itself.',
+  nearby: 'W_Q and W_K select only the two slowest speeds of the position code, whose cosines decrease slowly with distance.',
+  next: 'W_Q rotates the position code forward by one step; W_K selects the position code.',
+  letter: 'W_Q and W_K both select the code of the first letter.',
+  average: 'W_Q is zero.',
+  itself: 'W_Q and W_K both select the position code.',
+};
+
 /** Fills the element of the first section. */
 export function addMore(app: App): void {
   const causal = stateSwitch(app, 'causal', { id: 'causal', name: ['Causal'], line: 'each word sees only itself and earlier words, as in GPT' });
@@ -83,9 +95,9 @@ function aboutWeights(app: App): HTMLElement {
     el(
       'dl',
       {},
-      ...patterns.flatMap(({ id, name, how, carries }) => [
+      ...patterns.flatMap(({ id, name, carries }) => [
         el('dt', { class: `head-${id}` }, el('span', { class: 'swatch', 'aria-hidden': 'true' }), name),
-        el('dd', {}, ...rich(`${how} W_V copies the ${carries} block.`)),
+        el('dd', {}, ...rich(`${how[id]} W_V copies the ${carries} block.`)),
       ]),
     ),
   );
