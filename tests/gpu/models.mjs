@@ -207,10 +207,33 @@ async function automatic() {
   return notes.slice(0, 2).join(' | ');
 }
 
+/** Each call is the first one of its model: it loads the parts of the core that it needs. */
+async function firstCalls() {
+  const calls = {
+    logits: (model) => model.logits(ids),
+    embed: (model) => model.embed(ids),
+    attentions: (model) => model.attentions(ids),
+    captures: (model) => model.run(ids, { capture: places }),
+    edits: (model) => model.run(ids, { edits }),
+    tokens: (model) => generated(model, {}),
+    'tokens with f16': (model) => generated(model, { cacheType: 'f16' }),
+    'edited tokens': (model) => generated(model, { edits }),
+  };
+  for (const [name, call] of Object.entries(calls)) {
+    const model = await openModel(await filesOf('gpt2'), { device: 'gpu' });
+    await call(model).catch((error) => {
+      throw new Error(`${name}: ${error.message}`);
+    });
+    model.dispose();
+  }
+  return Object.keys(calls).join(', ');
+}
+
 export const modelTests = [
   test(['gpt2'], {}, false),
   test(['llama3', 'bert', 'hunyuan', 'gemma3', 'phi3', 'olmo2', 'gpt_neox', 'gptj', 'bloom', 'cohere'], {}, true),
   test(['roberta', 'mpnet', 'electra', 'modernbert_classes', 'bert_classes', 'mistral_classes', 'albert', 'esm'], {}, true),
   ...['f16', 'bf16', 'int8', 'int4'].map((weights) => test(['llama3', 'gpt2'], { weights, embeddingWeights: weights }, true)),
+  { name: 'first calls of models', kind: 'all', thorough: true, run: firstCalls },
   { name: "models with device 'auto'", kind: 'all', thorough: true, run: automatic },
 ];
