@@ -245,12 +245,11 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     }
     const StepRange whole = reader.work().whole[consumer];
     if (i < whole.first || i >= whole.last) {
-      const int first_key = reader.work().steps.first_key + i * Tile::kKeys;
       const HopperBlock& block = reader.work().block;
       const int row = thread_row(consumer);
       const ColumnRange visible[2] = {block.visible(row_of_tile(call, block, row).query),
                                       block.visible(row_of_tile(call, block, row + 8).query)};
-      hide(s, visible, first_key, -std::numeric_limits<float>::infinity());
+      hide(s, visible, first_key_of(i), -std::numeric_limits<float>::infinity());
     }
     softmax.step(s, call.scale_log2, factor);
     // Wait for the next keys here: the branch ends a basic block, else ptxas moves
@@ -280,9 +279,8 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   };
   // Clears the values of the tile's last step that lie beyond the last key.
   const auto clear = [&] {
-    const int last = reader.count - 1,
-              first_key = reader.work().steps.first_key + last * Tile::kKeys;
-    const int absent = reader.work().block.first_absent - first_key;
+    const int last = reader.count - 1;
+    const int absent = reader.work().block.first_absent - first_key_of(last);
     if (absent >= Tile::kKeys) return;
     values.wait_full(reader.first_step + last);
     clear_rows<Keys, Tile::kConsumers>(values.at(reader.first_step + last), absent);

@@ -23,7 +23,10 @@ inline constexpr float kNoWeight = -1.0F;  // marks a hidden or dropped key in a
 template <int kTiles, class Use>
 __device__ __forceinline__ void each_of_fragment(const Use& use) {
 #pragma unroll
-  for (int at = 0; at < 4 * kTiles; ++at) use(at / 4, at % 4);
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) use(n, i);
+  }
 }
 
 // kWidth: row width in shared memory; rows of the call may be shorter.
