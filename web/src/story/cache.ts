@@ -24,7 +24,7 @@ const [queries, keys, values] = [1, 2, 3].map((seed) => noise(most * columns, se
 export const cache: MakeScene = (stage) => {
   const { language } = stage.words;
   const inWords = (count: number): string =>
-    count.toLocaleString(language, { notation: 'compact', compactDisplay: 'long', maximumFractionDigits: 0 });
+    count.toLocaleString(language, { notation: 'compact', compactDisplay: 'long', maximumSignificantDigits: 3 });
   const kilobytes = (bytes: number): string => `${Math.round(bytes / 1000).toLocaleString(language)}\u00a0kB`;
   const rows = (['with', 'without'] as const).map((name) => {
     const cells = Array.from({ length: most }, () => el('span', {}));
@@ -61,7 +61,7 @@ export const cache: MakeScene = (stage) => {
         stage.say(
           'cache.live',
           { n: count, with: inWords(multiplyAdds(model, count - 1, count)), without: inWords(multiplyAdds(model, 0, count)) },
-          { difference: difference === 0 ? '0' : difference.toFixed(8), bytes: kilobytes(cacheBytes(model, count)) },
+          { difference: stage.words.number(difference, difference === 0 ? 0 : 8), bytes: kilobytes(cacheBytes(model, count)) },
         );
       },
     );

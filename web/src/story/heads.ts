@@ -20,7 +20,7 @@ export const heads: MakeScene = (stage) => {
     stage.choices.set('word', word);
     ask();
   });
-  const count = choice(stage, stage.words.plain('heads'), 'heads', [1, 2, 3, 4], 4, () => ask());
+  const count = choice(stage, stage.words.plain('heads'), 'readers', [1, 2, 3, 4], 4, () => ask());
   const maps = patterns.map((pattern, head) => smallMap(head, pattern));
   const looks = el('ul', { class: 'row story-looks' });
 
@@ -61,6 +61,6 @@ export const heads: MakeScene = (stage) => {
   return {
     figure: el('div', { class: 'story-column' }, line.element, looks, el('div', { class: 'story-maps' }, ...maps.map(({ element }) => element))),
     controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('heads.do')), count.element),
-    onPage: '#at=use-it',
+    onPage: '#text=I+saw+the+dog+and+the+dog+ran&at=use-it',
   };
 };

@@ -31,6 +31,8 @@ export interface Words {
   readonly language: Language;
   /** A text as it stands. Throws if there is none of this name. */
   plain(name: string, values?: Values): string;
+  /** A number as the language writes it. */
+  number(value: number, digits: number): string;
   /** A text in which the values stand out, for elements. */
   shown(name: string, values?: Values): Child[];
 }
@@ -51,6 +53,7 @@ export async function readWords(language: Language): Promise<Words> {
       parts(name)
         .map((part) => (isValue(part) ? valueOf(part, values) : part))
         .join(''),
+    number: (value, digits) => value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace('-', '−'),
     shown: (name, values = {}) =>
       parts(name).flatMap((part) => (isValue(part) ? [el('strong', { class: 'number' }, valueOf(part, values))] : rich(part))),
   };

@@ -13,13 +13,13 @@ export async function lessons({ language }: Words, addressOf: (scene: string) =>
   return el(
     'article',
     { class: 'story-scene story-lessons' },
-    el('h2', {}, text('title')),
+    el('h1', {}, text('title')),
     el('p', { class: 'story-before' }, text('before')),
     ...counted((n) => `lesson${n}`).map((n) =>
       el(
         'section',
         {},
-        el('h3', {}, text(`lesson${n}`)),
+        el('h2', {}, text(`lesson${n}`)),
         el('p', {}, text(`lesson${n}.aim`)),
         el(
           'ol',
@@ -33,9 +33,7 @@ export async function lessons({ language }: Words, addressOf: (scene: string) =>
             return el(
               'li',
               {},
-              el('a', { href: addressOf(scene.split('#', 1)[0]!) + (scene.includes('#') ? scene.slice(scene.indexOf('#')) : '') }, text('open')),
-              ' ',
-              ...rich(question),
+              el('a', { href: addressOf(scene.split('#', 1)[0]!) + (scene.includes('#') ? scene.slice(scene.indexOf('#')) : '') }, ...rich(question)),
               el('details', {}, el('summary', {}, text('answer')), el('p', {}, ...rich(answer))),
             );
           }),

@@ -12,7 +12,7 @@ export interface Range {
   readonly most: number;
   readonly step: number;
   readonly otherwise: number;
-  /** The value in words, for screen readers. */
+  /** The value in words; shown beside the slider. */
   spoken?(value: number): string;
 }
 
@@ -23,12 +23,19 @@ const playTime = 5000;
 export function slider({ words, choices }: Stage, label: string, range: Range, onMove: (value: number) => void) {
   const { name, least, most, step, otherwise } = range;
   const input = el('input', { type: 'range', id: `story-${name}`, min: least, max: most, step, class: 'story-slider' });
+  const shown = el('output', { class: 'number story-value', for: input.id });
   const button = el('button', { class: 'secondary story-play' }, words.plain('play'));
   let playing = 0;
 
+  /** The value in words, beside the slider and for screen readers. */
+  function speak(value: number): void {
+    if (!range.spoken) return;
+    input.setAttribute('aria-valuetext', range.spoken(value));
+    setText(shown, range.spoken(value));
+  }
   function take(value: number): void {
     choices.set(name, value);
-    if (range.spoken) input.setAttribute('aria-valuetext', range.spoken(value));
+    speak(value);
     onMove(value);
   }
   function stop(): void {
@@ -64,8 +71,13 @@ export function slider({ words, choices }: Stage, label: string, range: Range, o
   reducedMotion.addEventListener('change', showPlay);
   showPlay();
   input.valueAsNumber = choices.number(name, otherwise, least, most);
-  if (range.spoken) input.setAttribute('aria-valuetext', range.spoken(Number(input.value)));
-  const element = el('div', { class: 'story-control' }, el('label', { for: input.id }, label), el('div', { class: 'row' }, input, button));
+  speak(Number(input.value));
+  const element = el(
+    'div',
+    { class: 'story-control' },
+    el('label', { for: input.id }, label),
+    el('div', { class: 'row' }, input, ...(range.spoken ? [shown] : []), button),
+  );
   return {
     element,
     value: (): number => Number(input.value),

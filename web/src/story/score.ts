@@ -1,6 +1,6 @@
 // A score is a dot product: a query that turns among the keys of three words.
 
-import { formatNumber, formatPercent } from '../base/format.js';
+import { formatPercent } from '../base/format.js';
 import { el, setAll, svg } from '../dom/dom.js';
 import { bars, slider } from './parts.js';
 import { programsOf } from './program.js';
@@ -76,17 +76,17 @@ export const score: MakeScene = (stage) => {
       () => stage.engine.attend(input()),
       ({ products, weights }) => {
         const best = products.indexOf(Math.max(...products));
-        list.show(weights, (i) => `${formatNumber(products[i]!, 2)} → ${formatPercent(weights[i]!)}`);
+        list.show(weights, (i) => `${stage.words.number(products[i]!, 2)} → ${formatPercent(weights[i]!)}`);
         const [[a, c], { word, at }] = [query, keys[best]!];
         stage.say(
           'score.live',
           {
             word,
-            a: formatNumber(a, 2),
-            b: formatNumber(at[0], 2),
-            c: formatNumber(c, 2),
-            d: formatNumber(at[1], 2),
-            score: formatNumber(products[best]!, 2),
+            a: stage.words.number(a, 2),
+            b: stage.words.number(at[0], 2),
+            c: stage.words.number(c, 2),
+            d: stage.words.number(at[1], 2),
+            score: stage.words.number(products[best]!, 2),
           },
           { word, share: formatPercent(weights[best]!) },
         );

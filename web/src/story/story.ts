@@ -3,7 +3,7 @@
 
 import './story.css';
 import { messageOf } from '../base/format.js';
-import { el, refill } from '../dom/dom.js';
+import { el, refill, setText } from '../dom/dom.js';
 import { themeToggle } from '../dom/theme.js';
 import type { StartWorker } from '../state/app.js';
 import { createEngine } from './engine.js';
@@ -28,37 +28,53 @@ interface Place {
   readonly words: Words;
 }
 
-const addressOf = (scene: string, { language }: Words, embed = false): string =>
-  `?scene=${scene}${language === 'en' ? '' : `&lang=${language}`}${embed ? '&embed=1' : ''}`;
+const addressOf = (scene: string, { language }: Pick<Words, 'language'>, embed = false): string =>
+  `?lang=${language}&scene=${scene}${embed ? '&embed=1' : ''}`;
+
+/** Milliseconds between two changes of the address: Safari refuses more than 100 in 30 s. */
+const addressPause = 400;
 
 /** The visitor's numbers in the address, after the '#'. */
-function choicesOf(): Choices {
-  const now = (): URLSearchParams => new URLSearchParams(location.hash.slice(1));
+function choicesOf(): Choices & { readonly hash: () => string } {
+  const all = new URLSearchParams(location.hash.slice(1));
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const hash = (): string => (all.size === 0 ? '' : `#${all.toString()}`);
   return {
+    hash,
     number(name, otherwise, least, most) {
-      const text = now().get(name) ?? '';
+      const text = all.get(name) ?? '';
       const value = Number(text);
       return text !== '' && value >= least && value <= most ? value : otherwise;
     },
     set(name, value) {
-      const all = now();
       all.set(name, String(value));
-      history.replaceState(null, '', `${location.search}#${all.toString()}`);
+      timer ??= setTimeout(() => {
+        timer = undefined;
+        history.replaceState(null, '', location.search + hash());
+      }, addressPause);
     },
   };
 }
 
+/** Milliseconds without a change before a screen reader speaks. */
+const spokenAfter = 800;
+
 /** The scene with its words around it. */
-function article(id: SceneId, { scene, words, embed }: Place, engine: Engine): HTMLElement {
-  const live = el('p', { class: 'story-live', role: 'status' });
+function article(id: SceneId, { scene, words, embed }: Place, engine: Engine, choices: Choices): HTMLElement {
+  const live = el('p', { class: 'story-live' });
+  // Speaks when the numbers rest: they change with every move of a slider and every step of a training.
+  const spoken = el('p', { class: 'sr-only', role: 'status' });
+  let resting: ReturnType<typeof setTimeout> | undefined;
   const after = el('p', { class: 'story-after' });
   let latest = 0;
   const stage: Stage = {
     words,
     engine,
-    choices: choicesOf(),
+    choices,
     say(name, values, ends) {
       live.replaceChildren(...words.shown(name, values));
+      clearTimeout(resting);
+      resting = setTimeout(() => setText(spoken, live.textContent), spokenAfter);
       after.replaceChildren(...(ends === null ? [] : words.shown(`${id}.after`, ends)));
     },
     ask(call, show) {
@@ -71,7 +87,7 @@ function article(id: SceneId, { scene, words, embed }: Place, engine: Engine): H
   };
   const made = scenes[id](stage);
   if (scene === 'all') made.start?.();
-  const title = el('h2', { id: `scene-${id}` }, words.plain(`${id}.title`));
+  const title = el(scene === 'all' ? 'h2' : 'h1', { id: `scene-${id}` }, words.plain(`${id}.title`));
   const so = el('details', { class: 'story-so' }, el('summary', {}, words.plain('so')), el('p', {}, ...words.shown(`${id}.so`)));
   return el(
     'article',
@@ -80,7 +96,7 @@ function article(id: SceneId, { scene, words, embed }: Place, engine: Engine): H
     el('p', { class: 'story-before' }, ...words.shown(`${id}.before`)),
     el('div', { class: 'story-figure' }, made.figure),
     made.controls,
-    el('div', { class: 'story-ends' }, live, after),
+    el('div', { class: 'story-ends' }, live, after, spoken),
     ...(embed ? [] : [so, codeOf(made, words)]),
   );
 }
@@ -110,18 +126,21 @@ function codeOf({ programs, onPage }: Scene, words: Words): HTMLElement {
 function copyButton(label: string, textOf: () => string, words: Words): HTMLElement {
   const button = el('button', { class: 'secondary' }, label);
   button.addEventListener('click', () => {
-    navigator.clipboard.writeText(textOf()).then(
-      () => (button.textContent = words.plain('copied')),
-      // Without permission the text can still be selected.
-      () => prompt(label, textOf()),
-    );
+    // Over plain HTTP there is no clipboard.
+    Promise.resolve()
+      .then(() => navigator.clipboard.writeText(textOf()))
+      .then(
+        () => (button.textContent = words.plain('copied')),
+        // Without permission the text can still be selected.
+        () => prompt(label, textOf()),
+      );
   });
   return button;
 }
 
 /** The markup of a frame with the scene as it stands. */
-const frameOf = (scene: string, words: Words): string =>
-  `<iframe src="${new URL(addressOf(scene, words, true) + location.hash, location.href).href.replaceAll('&', '&amp;')}" width="960" height="640" title="${words.plain(`${scene}.title`).replaceAll('"', '&quot;')}"></iframe>`;
+const frameOf = (scene: string, words: Words, hash: string): string =>
+  `<iframe src="${new URL(addressOf(scene, words, true) + hash, location.href).href.replaceAll('&', '&amp;')}" width="960" height="680" title="${words.plain(`${scene}.title`).replaceAll('"', '&quot;')}"></iframe>`;
 
 /** Back, next, and the scenes by number. */
 function tour(id: SceneId, words: Words): HTMLElement {
@@ -158,6 +177,7 @@ export async function showStory(startWorker: StartWorker): Promise<void> {
   const id = sceneIds.find((name) => name === wanted) ?? sceneIds[0];
   const other = languages.find((language) => language !== words.language)!;
   const isAll = wanted === 'all';
+  const choices = choicesOf();
   document.documentElement.lang = words.language;
   document.documentElement.classList.add('is-story');
   document.documentElement.classList.toggle('is-embedded', place.embed);
@@ -166,7 +186,13 @@ export async function showStory(startWorker: StartWorker): Promise<void> {
   const content =
     wanted === 'lessons'
       ? [await lessons(words, (scene) => addressOf(scene, words))]
-      : (isAll ? sceneIds : [id]).map((name) => article(name, place, engine));
+      : (isAll ? sceneIds : [id]).map((name) => article(name, place, engine, choices));
+  const here = isAll || wanted === 'lessons' ? wanted : id;
+  const otherLanguage = el('a', { href: addressOf(here, { language: other }), lang: other }, words.plain('other'));
+  // The numbers go along.
+  otherLanguage.addEventListener('click', () => (otherLanguage.href = addressOf(here, { language: other }) + choices.hash()));
+  // Somebody has edited the numbers.
+  addEventListener('hashchange', () => location.reload());
   const page = document.getElementById('page')!;
   document.querySelector('.intro')?.remove();
   refill(page, el('div', { class: 'story' }, ...content, ...(isAll || wanted === 'lessons' || place.embed ? [] : [tour(id, words)])));
@@ -182,8 +208,8 @@ export async function showStory(startWorker: StartWorker): Promise<void> {
               el('a', { href: './' }, words.plain('page')),
               el('a', { href: addressOf('all', words) }, words.plain('all')),
               el('a', { href: addressOf('lessons', words) }, words.plain('lessons')),
-              el('a', { href: `?scene=${wanted}&lang=${other}`, lang: other }, words.plain('other')),
-              ...(isAll || wanted === 'lessons' ? [] : [copyButton(words.plain('frame'), () => frameOf(id, words), words)]),
+              otherLanguage,
+              ...(isAll || wanted === 'lessons' ? [] : [copyButton(words.plain('frame'), () => frameOf(id, words, choices.hash()), words)]),
             ),
           ]),
     );

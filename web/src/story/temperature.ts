@@ -1,6 +1,6 @@
 // Why scores are divided by √d: the divisor decides how sharp a softmax is.
 
-import { formatNumber, formatPercent } from '../base/format.js';
+import { formatPercent } from '../base/format.js';
 import { el, setText } from '../dom/dom.js';
 import { bars, slider } from './parts.js';
 import { programsOf } from './program.js';
@@ -11,10 +11,10 @@ const words = ['the', 'black', 'cat', 'sat', 'on', 'a', 'warm', 'mat'];
 const scores = Float32Array.of(1.3, -4.2, 6.9, 3.1, -1.8, 0.4, 5.2, -2.6);
 /** The slider counts quarters of a power of two, from ¼ to 64. */
 const divisorOf = (place: number): number => 2 ** (place / 4);
-const shown = (divisor: number): string => (Number.isInteger(divisor) ? String(divisor) : formatNumber(divisor, 2));
 
 export const temperature: MakeScene = (stage) => {
-  const list = bars(words.map((word, i) => `${word} ${formatNumber(scores[i]!, 1)}`));
+  const shown = (divisor: number): string => stage.words.number(divisor, Number.isInteger(divisor) ? 0 : 2);
+  const list = bars(words.map((word, i) => `${word} ${stage.words.number(scores[i]!, 1)}`));
   const parts = words.map((word) => el('span', { class: 'story-part' }, el('bdi', {}, word)));
   const whole = el('div', { class: 'story-whole', 'aria-hidden': 'true' }, ...parts);
   const range = { name: 'divisor', least: -8, most: 24, step: 1, otherwise: 8, spoken: (place: number) => shown(divisorOf(place)) };
@@ -41,7 +41,7 @@ export const temperature: MakeScene = (stage) => {
         stage.say('temperature.live', {
           divisor: shown(divisorOf(divisor.value())),
           top: formatPercent(Math.max(...weights)),
-          n: formatNumber(Math.exp(entropy), 1),
+          n: stage.words.number(Math.exp(entropy), 1),
         });
       },
     );

@@ -27,7 +27,7 @@ export interface LaboratoryModel extends ExperimentModel {
 }
 
 const lead =
-  'Below each word stands the next word as the model guesses it, first from what comes in, then after every layer; the darker, the surer. Choose a cell to see its five likeliest words.';
+  'Below each word stands the next word as the model guesses it, first from what comes in, then after every layer; the darker, the surer. The first row has read nothing yet, so it often repeats the word itself. Choose a cell to see its five likeliest words.';
 
 /** `onWhere` is told where the model computes now. */
 export function createLaboratory(app: App, client: ModelClient, onWhere: (where: string) => void) {

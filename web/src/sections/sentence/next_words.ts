@@ -1,6 +1,6 @@
 // The likeliest next words of the words model as bars: pressing one writes it at the end of the text.
 
-import { maxTokens } from '../../attention/tokens.js';
+import { maxTokens, tokenNames } from '../../attention/tokens.js';
 import { formatPercent } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
@@ -38,8 +38,11 @@ export function nextWords(app: App): HTMLElement {
 
   function draw(): void {
     element.hidden = app.state.get().source !== 'novels' || (app.result.get() === null && app.state.get().text.trim() === '');
-    const next = app.result.get()?.next;
+    const result = app.result.get();
+    const next = result?.next;
     if (!next) return;
+    // The word in view may be an earlier one.
+    setText(title, `Next word after ${tokenNames(result.tokens).at(-1)}`);
     rows.forEach(({ button, name, fill, share }, i) => {
       const { word, share: part } = next.words[i]!;
       setText(name, word);
