@@ -19,7 +19,7 @@ import { rolldown } from 'rolldown';
 import { parseAst } from 'rolldown/parseAst';
 
 import { billOfMaterials } from './sbom.mjs';
-import './tables.mjs';
+import { partNames } from './tables.mjs';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const pageOnly = process.argv.includes('--page');
@@ -28,7 +28,7 @@ const dist = resolve(folder);
 const made = `${dist}-made`;
 const simds = pageOnly ? ['relaxed'] : ['simd128', 'relaxed'];
 /** Name prefixes of the WebAssembly modules: all functions, only multihead/core, or multihead/models. */
-const parts = pageOnly ? ['', 'models-'] : ['', 'core-', 'models-'];
+const modules = pageOnly ? ['', 'models-'] : ['', 'core-', 'models-'];
 /**
  * The entry points that share chunks. The workers' script contains everything: pages copy it, and Parcel does not load the
  * chunks that a page and its worker share.
@@ -58,15 +58,16 @@ const groups = [
   { name: 'shared', test: /src.(api.operations|load.loader|runtime.abort)\.ts$/, priority: 4 },
   { name: 'safetensors', test: /src.safetensors.\w+\.ts$/, priority: 3 },
   { name: 'workers', test: /src.pool.shared.(port|team|errors|exchange)\.ts$/, priority: 3 },
-  { name: 'trainer', test: /src.training.step_trainer\.ts$/, priority: 3 },
+  { name: 'step_trainer', test: /src.training.step_trainer\.ts$/, priority: 3 },
   { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 2 },
   { name: 'experiment', test: /src.training.(experiment|head_statistics)\.ts$/, priority: 1 },
   { name: 'core_glue', test: /src.api.core\.ts$/ },
-  { name: 'model_opener', test: /src.models.(open|save)\.ts$/ },
+  { name: 'model_opener', test: /src.(models.(open|save|core.(abandoned|turns))|entry.models_exports)\.ts$/ },
   { name: 'pool_creator', test: /src.pool.creator\.ts$/ },
+  { name: 'model_team', test: /src.models.workers.model_workers\.ts$/ },
 ];
 /** Chunks that are not named after the module with which they begin. */
-const chunkNames = { open: 'gpu_device', loader: 'model_gpu' };
+const chunkNames = { open: 'gpu_device', loader: 'model_gpu', generations: 'model_generation' };
 const built = (build, extension) => join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
 
 function fail(...lines) {
@@ -74,8 +75,8 @@ function fail(...lines) {
   process.exit(1);
 }
 
-const missing = parts
-  .flatMap((part) => simds.map((simd) => part + simd))
+const missing = modules
+  .flatMap((name) => simds.map((simd) => name + simd))
   .flatMap((build) => [built(build, 'mjs'), built(build, 'wasm')])
   .concat(pageOnly ? [] : built('gpu', 'wasm'))
   .filter((path) => !existsSync(path));
@@ -88,21 +89,22 @@ mkdirSync(made, { recursive: true });
 
 /** The modules of load/built.d.ts, as JavaScript. */
 const generated = {};
-for (const part of parts) {
+for (const name of modules) {
   // load() imports one glue and then chooses the build.
-  const paths = simds.map((simd) => built(part + simd, 'mjs'));
+  const paths = simds.map((simd) => built(name + simd, 'mjs'));
   const [glue, other] = paths.map((path) => readFileSync(path, 'utf8'));
   if (other !== undefined && glue !== other) {
     fail('The glue of the two WebAssembly builds differs; it must be the same:', ...paths);
   }
-  // Removes an unused variable of the glue, for which Parcel would install and bundle a polyfill of `process`.
-  const used = glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, '');
+  // Removes what would fetch the module: load() gives it.
+  const used = glue.replace(/if\(ENVIRONMENT_IS_WEB\|\|.*?else\{\}(?=var out)/s, '').replace(/wasmBinaryFile\?\?=.*?return\{\}/s, '');
+  if (glue.length - used.length < 600) fail('The glue is not the one of which a part is removed:', paths[0]);
   // Lets bundlers leave the glue out if load() is not used.
-  generated[`built:${part}glue`] = used.replace(/^(\s*var \w+ = )(?=\(\(\) => \{)/, '$1/* @__PURE__ */ ');
-  for (const simd of simds) {
-    addWasm(part, simd, built(part + simd, 'wasm'));
-    if (part === 'models-') addWasm('analyses-', simd, join(built(part + simd, 'wasm'), '../analyses.wasm'));
-  }
+  generated[`built:${name}glue`] = used.replace(/^(\s*var \w+ = )(?=\(\(\) => \{)/, '$1/* @__PURE__ */ ');
+}
+for (const simd of simds) {
+  for (const name of modules) addWasm(name, simd, built(name + simd, 'wasm'));
+  for (const part of partNames) addWasm(`${part}-`, simd, join(built(`models-${simd}`, 'wasm'), `../${part}.wasm`));
 }
 
 if (!pageOnly) generated['built:gpu-wasm'] = inBase64(readFileSync(built('gpu', 'wasm')));
@@ -113,13 +115,13 @@ function inBase64(wasm) {
 }
 
 /** Puts a file of a build into the package. */
-function addWasm(part, simd, path) {
+function addWasm(name, simd, path) {
   const wasm = readFileSync(path);
-  writeFileSync(join(made, `multihead-${part}${simd}.wasm`), wasm);
+  writeFileSync(join(made, `multihead-${name}${simd}.wasm`), wasm);
   if (pageOnly) {
-    writeFileSync(join(made, `multihead-${part}simd128.wasm`), `multihead-${part}simd128.wasm is built when a browser asks for it\n`);
+    writeFileSync(join(made, `multihead-${name}simd128.wasm`), `multihead-${name}simd128.wasm is built when a browser asks for it\n`);
   } else if (simd === 'simd128') {
-    generated[`built:${part}inline-wasm`] = inBase64(wasm);
+    generated[`built:${name}inline-wasm`] = inBase64(wasm);
   }
 }
 

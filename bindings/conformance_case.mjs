@@ -9,6 +9,17 @@ export class NotSupported extends Error {
   }
 }
 
+/** The largest error of each kind of output so far. */
+export const largest = {};
+export function note(name, error) {
+  const kind = name.replace(/[.\d]+$/, '');
+  largest[kind] = Math.max(largest[kind] ?? 0, error);
+}
+export const largestErrors = () =>
+  `largest errors: ${Object.entries(largest)
+    .map(([kind, error]) => `${kind} ${error.toExponential(1)}`)
+    .join(', ')}`;
+
 export const product = (extents) => extents.reduce((a, b) => a * b, 1);
 
 export const readJson = async (path) => JSON.parse(await readFile(path, 'utf8'));

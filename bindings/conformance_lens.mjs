@@ -1,7 +1,7 @@
 // Golden cases that look into a model and change what it computes: lens_cases.json and lens_expected.safetensors of a
 // model's folder. One row of a batch at a time, without its padding.
 
-import { NotSupported, pick, product } from './conformance_case.mjs';
+import { note, NotSupported, pick, product } from './conformance_case.mjs';
 
 const isWeights = (site) => site === 'scores' || site === 'pattern';
 
@@ -71,7 +71,9 @@ class LensCase {
     if (golden === undefined) throw new NotSupported(`output ${name}`);
     if (got.length !== golden.data.length) throw new Error(`${name}: expected ${golden.data.length} numbers, got ${got.length}`);
     const tolerance = this.entry.tolerance?.[name] ?? 1e-5;
-    const wrong = got.findIndex((number, at) => !hidden(at) && !(Math.abs(number - golden.data[at]) <= tolerance));
+    const errors = Array.from(got, (number, at) => (hidden(at) ? 0 : Math.abs(number - golden.data[at])));
+    errors.forEach((error) => note(name, error));
+    const wrong = errors.findIndex((error) => !(error <= tolerance));
     if (wrong >= 0) throw new Error(`${name}[${wrong}]: expected ${golden.data[wrong]}, got ${got[wrong]} (tolerance ${tolerance})`);
     this.compared = [...(this.compared ?? []), name];
   }

@@ -5,7 +5,7 @@
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 
-import { messageOf, NotSupported, pick, readJson, readTensors } from './conformance_case.mjs';
+import { messageOf, note, NotSupported, pick, readJson, readTensors } from './conformance_case.mjs';
 import { runLensCase } from './conformance_lens.mjs';
 
 const isFile = (path) =>
@@ -55,6 +55,7 @@ function compare({ entry, goldens }, name, got, size, indexOf) {
   const tolerance = entry.tolerance[name] ?? tightest;
   for (let i = 0; i < got.length; i += 1) {
     const wanted = data[indexOf(i)];
+    note(name, Math.abs(got[i] - wanted));
     if (!(Math.abs(got[i] - wanted) <= tolerance)) {
       throw new Error(`${name}[${indexOf(i)}]: expected ${wanted}, got ${got[i]} (tolerance ${tolerance})`);
     }

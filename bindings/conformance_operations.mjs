@@ -1,7 +1,7 @@
 // The operations of golden cases by calls of the package, and how their results are compared: for conformance.mjs, and in a page for
 // the browser's GPU (tests/gpu).
 
-import { NotSupported, pick, product } from './conformance_case.mjs';
+import { note, NotSupported, pick, product } from './conformance_case.mjs';
 
 /** Describes how `actual` differs from the golden tensor; undefined if it agrees. */
 function difference(name, actual, golden, { atol, rtol }) {
@@ -15,7 +15,9 @@ function difference(name, actual, golden, { atol, rtol }) {
     const r = actual.data[i];
     const g = golden.data[i];
     if (r === g) continue;
-    const excess = Number.isFinite(g) && Number.isFinite(r) ? Math.abs(r - g) / (atol + rtol * Math.abs(g)) : Infinity;
+    const error = Number.isFinite(g) && Number.isFinite(r) ? Math.abs(r - g) : Infinity;
+    note(name, error / Math.max(1, Math.abs(g)));
+    const excess = error / (atol + rtol * Math.abs(g));
     if (excess > 1 && excess > worst) {
       worst = excess;
       text = `${name}[${i}] is ${r}, expected ${g} (${excess.toPrecision(3)} times the tolerance)`;

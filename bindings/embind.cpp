@@ -62,7 +62,26 @@ void simd_target() {
 }  // namespace multihead::bindings
 
 #ifndef MULTIHEAD_GPU  // which functions.h exports
+// In place of a file of Embind's library, which registers strings, views and all other types: 3 kB
+// of the glue (Brotli). Registered are the types of wire.inc's functions.
+extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier)
+void _embind_register_bindings(emscripten::internal::InitFunc* /*listed*/) {}
+// The name of a type that is not registered, which no function has.
+const char* __getTypeName(emscripten::internal::TYPEID /*type*/) { return nullptr; }
+// NOLINTEND(bugprone-reserved-identifier)
+}
+
+template <class T>
+constexpr emscripten::internal::TYPEID type_id = emscripten::internal::TypeID<T>::get();
+
 EMSCRIPTEN_BINDINGS(multihead) {
+  using namespace emscripten::internal;
+  _embind_register_void(type_id<void>, "void");
+  _embind_register_bool(type_id<bool>, "bool", true, false);
+  _embind_register_integer(type_id<int32_t>, "int", 4, INT32_MIN, INT32_MAX);
+  _embind_register_integer(type_id<uint32_t>, "unsigned int", 4, 0, UINT32_MAX);
+  _embind_register_float(type_id<double>, "double", 8);
 #define WIRE_BASE_FUNCTION(javascript, cpp, signature) \
   emscripten::function(#javascript, &multihead::bindings::cpp);
 #ifdef MULTIHEAD_MODELS

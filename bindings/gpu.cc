@@ -11,7 +11,6 @@
 #include "handles.h"
 #include "multihead/multihead.h"
 #include "webgpu/plan_attention.h"
-#include "webgpu/plan_linear.h"
 
 // Caches here have no rows, which are the GPU's: without this, the module would have the kernels
 // that convert them.
@@ -24,34 +23,32 @@ int32_t gpu_attention() {
   GpuAttentionCall call;
   const std::vector<ScoreCapture> captures = pushed_captures();
   call.outputs.captures = captures;
-  return give_plan(call.from, [&](webgpu::Plan& plan) {
-    return webgpu::plan_attention({call.q, call.k, call.v, call.options, call.outputs}, call.device,
-                                  plan);
+  return give_plan(call.from, call.device, [&](webgpu::Planner& to) {
+    return webgpu::plan_attention({call.q, call.k, call.v, call.options, call.outputs}, to);
   });
 }
 
 int32_t gpu_attention_varlen() {
   const GpuVarlenCall call;
-  return give_plan(call.from, [&](webgpu::Plan& plan) {
+  return give_plan(call.from, call.device, [&](webgpu::Planner& to) {
     return webgpu::plan_varlen({call.q, call.k, call.v, call.options, call.outputs}, call.cu_q,
-                               call.cu_k, call.device, plan);
+                               call.cu_k, to);
   });
 }
 
 int32_t gpu_scores() {
   const GpuScoresCall call;
   const std::vector<ScoreCapture> captures = pushed_captures();
-  return give_plan(call.from, [&](webgpu::Plan& plan) {
+  return give_plan(call.from, call.device, [&](webgpu::Planner& to) {
     return webgpu::plan_scores(call.q, call.k, call.options,
-                               captures.empty() ? ScoreCapture() : captures.front(), call.device,
-                               plan);
+                               captures.empty() ? ScoreCapture() : captures.front(), to);
   });
 }
 
 int32_t gpu_rotate() {
   const GpuRotateCall call;
-  return give_plan(call.from, [&](webgpu::Plan& plan) {
-    return webgpu::plan_rotate(call.x, call.positions, call.rope, call.y, call.device, plan);
+  return give_plan(call.from, call.device, [&](webgpu::Planner& to) {
+    return webgpu::plan_rotate(call.x, call.positions, call.rope, call.y, to);
   });
 }
 
@@ -70,9 +67,8 @@ int32_t gpu_cache_create() {
 
 int32_t gpu_cache_append(int32_t handle) {
   const GpuAppendCall call;
-  return give_plan(call.from, [&](webgpu::Plan& plan) {
-    return webgpu::plan_append(at<KVCache>(handle), call.rows, call.k, call.v, call.counts,
-                               call.device, plan);
+  return give_plan(call.from, call.device, [&](webgpu::Planner& to) {
+    return webgpu::plan_append(at<KVCache>(handle), call.rows, call.k, call.v, call.counts, to);
   });
 }
 
@@ -80,9 +76,9 @@ int32_t gpu_cache_attend(int32_t handle) {
   GpuAttendCall call;
   const std::vector<ScoreCapture> captures = pushed_captures();
   call.outputs.captures = captures;
-  return give_plan(call.from, [&](webgpu::Plan& plan) {
+  return give_plan(call.from, call.device, [&](webgpu::Planner& to) {
     return webgpu::plan_attend(at<KVCache>(handle), call.rows, call.q, call.options, call.outputs,
-                               call.device, plan);
+                               to);
   });
 }
 

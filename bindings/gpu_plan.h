@@ -7,7 +7,7 @@
 #include "arguments.h"
 #include "call.h"
 #include "results.h"
-#include "webgpu/plan.h"
+#include "webgpu/planner.h"
 
 namespace multihead::bindings {
 
@@ -23,6 +23,15 @@ int32_t give_plan(const Arguments& from, Work work) {
     made.words.assign(words.begin(), words.end());
     write(made);
     return status;
+  });
+}
+
+template <class Work>
+int32_t give_plan(const Arguments& from, const webgpu::Device& device, Work work) {
+  return give_plan(from, [&](webgpu::Plan& plan) {
+    webgpu::Planner planner(device);
+    const Status status = work(planner);
+    return status.ok() ? planner.finish(plan) : status;
   });
 }
 

@@ -49,11 +49,3 @@ void* operator new(size_t bytes) {
 void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   return memory_for(bytes);
 }
-
-// Replaces the C library's function, whose conversions of every type take 2 kB. Only Embind calls
-// it, to print the address of an unknown type in an error that cannot occur: no function has such a
-// type.
-extern "C" int siprintf(char* text, const char* /*format*/, ...) {
-  *text = '\0';
-  return 0;
-}

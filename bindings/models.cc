@@ -11,6 +11,7 @@
 
 #include "arguments.h"
 #include "call.h"
+#include "engine/attention/plan.h"
 #include "engine/runtime/team.h"
 #include "functions.h"
 #include "handles.h"
@@ -81,6 +82,8 @@ Status all_attentions(const Model& model, const ModelInputs& inputs,
 }  // namespace
 
 int32_t model_loader_create() {
+  // Decoding belongs to a part of the module.
+  engine::attention_decodes = false;
   const ModelLoaderCall call;
   return make<ModelLoader>(call.from, [&](ModelLoader& loader) {
     models::OpenOptions options;

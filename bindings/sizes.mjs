@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 import { rolldown } from 'rolldown';
+import { partNames } from './tables.mjs';
 
 const at = (name) => fileURLToPath(new URL(`dist/${name}`, import.meta.url));
 /** Sizes in bytes with the best quality of both encodings; 11 is the default of Brotli. */
@@ -55,7 +56,7 @@ export async function sizes() {
     'multihead/relaxed.wasm': { wasm: file('multihead-relaxed.wasm') },
     'multihead/core-relaxed.wasm': { wasm: file('multihead-core-relaxed.wasm') },
     'multihead/models-relaxed.wasm': { wasm: file('multihead-models-relaxed.wasm') },
-    'multihead/analyses-relaxed.wasm': { wasm: file('multihead-analyses-relaxed.wasm') },
+    ...Object.fromEntries(partNames.map((part) => [`multihead/${part}-relaxed.wasm`, { wasm: file(`multihead-${part}-relaxed.wasm`) }])),
   };
 }
 

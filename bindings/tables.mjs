@@ -10,6 +10,7 @@
 //     src/generated/kernels.ts         kernels of a browser's GPU, from src/webgpu
 //     src/generated/wire.ts            functions that write calls and read results, from wire.inc
 //     src/generated/gpu_wire.ts        those that only mh.gpu() needs
+//     src/generated/part*.ts           names and files of the parts of multihead/models, from parts.json
 
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -33,6 +34,41 @@ writeIfChanged('src/generated/kernels.ts', kernelsOf(read('../src/webgpu/kernels
 writeIfChanged('src/generated/file_kinds.ts', fileKindsOf(read('../src/nn/io/file_kinds.inc')));
 writeIfChanged('src/generated/stored_types.ts', storedTypesOf(read('../src/models/stored_types.inc')));
 writeIfChanged('src/generated/folder_files.ts', folderFilesOf(read('../src/models/io/folder_files.inc')));
+
+const parts = JSON.parse(read('parts.json'));
+/** Names of the parts of multihead/models. */
+export const partNames = Object.keys(parts);
+writePartFiles();
+
+/** Bundlers find files by literal addresses, so each entry point has them in its own form. */
+function writePartFiles() {
+  const file = (part, simd) => `'./multihead-${part}-${simd}.wasm'`;
+  const table = (name, valueOf) => [`export const ${name} = {`, ...partNames.map((part) => `  ${part}: ${valueOf(part)},`), '};'];
+  const both = (valueOf) => (part) => `{ relaxed: ${valueOf(part, 'relaxed')}, simd128: ${valueOf(part, 'simd128')} }`;
+  const needs = partNames.flatMap((part) => (parts[part].needs === undefined ? [] : [`${part}: '${parts[part].needs}'`]));
+  const files = {
+    parts: [
+      `export const partNames = ['${partNames.join("', '")}'] as const;`,
+      'export type PartName = (typeof partNames)[number];',
+      '/** The part that another one calls. */',
+      `export const partNeeds: { readonly [part in PartName]?: PartName } = { ${needs.join(', ')} };`,
+    ],
+    part_urls: table(
+      'partUrls',
+      both((part, simd) => `() => new URL(${file(part, simd)}, import.meta.url)`),
+    ),
+    part_texts: table('partTexts', (part) => `() => import('built:${part}-inline-wasm')`),
+    part_modules: [
+      ...partNames.flatMap((part) => ['relaxed', 'simd128'].map((simd) => `import ${part}_${simd} from ${file(part, simd)};`)),
+      ...table(
+        'partModules',
+        both((part, simd) => `${part}_${simd}`),
+      ),
+    ],
+  };
+  for (const [name, lines] of Object.entries(files))
+    writeIfChanged(`src/generated/${name}.ts`, ['// Made by tables.mjs out of parts.json.\n', ...lines, ''].join('\n'));
+}
 
 /** The arguments of every use of a macro. Texts are those of C++ with escapes such as \x03 alone. */
 function rowsOfTable(source, macro) {
@@ -125,7 +161,8 @@ function writeIfChanged(path, text) {
 
 /** Version of the wire format: a hash of the hashes of these files, computed as in CMakeLists.txt. */
 function versionOfWire() {
-  const files = ['wire.inc', 'arguments.h', 'results.h', '../src/engine/error/messages.inc'];
+  const ofGpu = ['../src/webgpu/params.inc', '../src/webgpu/kernels.inc'];
+  const files = ['wire.inc', 'arguments.h', 'results.h', '../src/engine/error/messages.inc', ...ofGpu];
   const sha256 = (text) => createHash('sha256').update(text).digest('hex');
   return sha256(files.map((file) => sha256(read(file))).join('')).slice(0, 8);
 }

@@ -91,14 +91,15 @@ export const publicAddresses = (address: string | undefined, source: string | un
 
 const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
 
-/** Files that are not copied for offline use: source maps, the preview picture, the peers of the speed section, and analyses, which the page does not call. */
-const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|multihead-analyses-)/;
+/** Files that are not copied for offline use: source maps, the preview picture, the peers of the speed section, and what the page does not call. */
+const notKept =
+  /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|(multihead-)?(beams|caches|embed|gpu|hub|model_gpu|sparse_autoencoder|trainer)-)/;
 
 /** Files that the page works without: what runs the visitor's own model. */
-const ofModels = /^assets\/(models_worker|model_worker|tokenizers)\b.*\.js$/;
+const ofModels = /^assets\/(models_worker|model_worker|model_generation|model_team|tokenizers|generator|gguf|image)\b.*\.js$/;
 
-/** Files that are kept for offline use when they are first used: the English model. */
-const keptLater = /^english\//;
+/** Files that are kept for offline use when they are first used: the English model, and what the laboratory computes with. */
+const keptLater = /^english\/|^assets\/(multihead-)?analyses-/;
 
 const contentOf = (file: Bundle[string]): string | Uint8Array => (file.type === 'chunk' ? file.code : file.source);
 
@@ -123,10 +124,11 @@ export const offlineCopy: Plugin = {
     const wasm = Object.fromEntries(
       ['relaxed', 'simd128'].map((simd) => {
         const fileOf = (part: string): string => only(bundle, new RegExp(`^assets/${part}-${simd}-.*\\.wasm$`));
-        return [simd, { page: fileOf('multihead'), models: fileOf('multihead-models') }];
+        const ofModels = ['models', 'formats', 'generation', 'inspection', 'pooling', 'quantized', 'team'].map((part) => fileOf(`multihead-${part}`));
+        return [simd, { page: fileOf('multihead'), models: ofModels }];
       }),
     );
-    const others = ['index.html', 'service_worker.js', ...Object.values(wasm).flatMap((files) => Object.values(files))];
+    const others = ['index.html', 'service_worker.js', ...Object.values(wasm).flatMap((files) => Object.values(files).flat())];
     const names = all.map(([name]) => name).filter((name) => !others.includes(name) && !notKept.test(name));
     const build = {
       version: hash.digest('hex').slice(0, 16),

@@ -165,8 +165,18 @@ describe.each(builds)('%s', (simd) => {
   it('patches and ablates every part, with metrics in every form', async () => {
     const { numLayers, numHeads } = model.info;
     const shares: number[] = [];
-    const { clean, corrupt, values } = await model.patch(ids, other, difference, { onProgress: (done) => shares.push(done) });
+    const soFar: number[][] = [];
+    const { clean, corrupt, values } = await model.patch(ids, other, difference, {
+      onProgress(done, { data }) {
+        shares.push(done);
+        soFar.push([...data]);
+      },
+    });
     expect(shares.at(-1)).toBe(1);
+    soFar.forEach((some, at) => {
+      const runs = Math.round((shares[at] as number) * values.data.length);
+      expect(some).toEqual([...values.data].map((value, part) => (part < runs ? value : 0)));
+    });
     expect(shares).toEqual([...shares].sort((a, b) => a - b));
     expect(values.shape).toEqual([numLayers, numHeads]);
     expect([clean, corrupt]).toEqual([await model.measure(ids, difference), await model.measure(other, difference)]);
@@ -368,13 +378,14 @@ describe.each(builds)('%s', (simd) => {
     }
   });
 
-  it('loads what analyses need from analysesWasm, when one is first called', async () => {
+  it('loads what analyses need from parts.analyses, when one is first called', async () => {
     const address = (build: string) => new URL(`../dist/multihead-${build}-${simd}.wasm`, import.meta.url);
     const bytes = readFileSync(address('analyses'));
     const hash = (file: Uint8Array) => `sha256-${createHash('sha256').update(file).digest('base64')}`;
-    const integrity = `${hash(readFileSync(address('models')))} ${hash(bytes)}`;
-    for (const analysesWasm of [bytes, address('analyses'), address('analyses').href, new Response(bytes), await WebAssembly.compile(bytes)]) {
-      using opened = await openModel(text, { simd, analysesWasm, ...(analysesWasm === bytes && { integrity }) });
+    const others = ['models', 'inspection'].map((build) => hash(readFileSync(address(build)))).join(' ');
+    const integrity = `${others} ${hash(bytes)}`;
+    for (const analyses of [bytes, address('analyses'), address('analyses').href, new Response(bytes), await WebAssembly.compile(bytes)]) {
+      using opened = await openModel(text, { simd, parts: { analyses }, ...(analyses === bytes && { integrity }) });
       const both = await Promise.all([opened.measure(ids, difference), opened.measure(ids, difference)]);
       expect(both).toEqual([await model.measure(ids, difference), both[0]]);
       using trainer = await opened.trainer();
@@ -382,17 +393,17 @@ describe.each(builds)('%s', (simd) => {
     }
     const wrong = [
       [address('models'), /not multihead .*'s module for this build/],
-      [address('nothing'), /cannot load .*multihead-nothing.*analysesWasm/],
+      [address('nothing'), /cannot load .*multihead-nothing.*parts\.analyses/],
       [new Uint8Array(9), /not a WebAssembly file/],
     ] as const;
-    for (const [analysesWasm, message] of wrong) {
-      using opened = await openModel(text, { simd, analysesWasm });
-      for (const call of [() => opened.lens(ids), () => opened.trainer()]) expect(await refused(call(), 'E_LOAD', 'analysesWasm')).toMatch(message);
+    for (const [analyses, message] of wrong) {
+      using opened = await openModel(text, { simd, parts: { analyses } });
+      for (const call of [() => opened.lens(ids), () => opened.trainer()]) expect(await refused(call(), 'E_LOAD', 'parts.analyses')).toMatch(message);
       expect((await opened.run(ids)).logits).toEqual((await model.run(ids)).logits);
     }
-    using strict = await openModel(text, { simd, integrity: hash(readFileSync(address('models'))) });
-    expect(await refused(strict.lens(ids), 'E_LOAD', 'analysesWasm')).toMatch(/its hash is .*, which integrity lacks/);
-    await refused(openModel(text, { simd, analysesWasm: 5 as never }), 'E_OPTION', 'analysesWasm');
+    using strict = await openModel(text, { simd, integrity: others });
+    expect(await refused(strict.lens(ids), 'E_LOAD', 'parts.analyses')).toMatch(/its hash is .*, which integrity lacks/);
+    await refused(openModel(text, { simd, parts: { analyses: 5 as never } }), 'E_OPTION', 'parts.analyses');
   });
 
   it('leaves models in workers alone, and disposed ones', async () => {

@@ -38,7 +38,7 @@ export async function openBuild(simd: Simd, change: (raw: RawModule) => RawModul
     mh: createApi(
       guardModule(change(raw), () => {}),
       backend,
-      () => Promise.resolve(),
+      { compile: () => Promise.reject(new Error()), load: () => Promise.resolve(), imports: {} },
     ),
     raw,
   };

@@ -9,9 +9,10 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { readSafetensors, writeSafetensors } from 'multihead';
 import { type ModelSource, openModel, type OpenModelOptions, saveModel } from 'multihead/models';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { readGguf, tokenizerConfigOf, tokenizerOf } from '../src/models/gguf.ts';
 import { builds, rejectionOf } from './builds.ts';
+import { FakeDevice } from './fake_gpu.ts';
 import { convertedModel, ggufFile } from './gguf_file.ts';
 import { goldens } from './tokenizer_files.ts';
 
@@ -183,6 +184,52 @@ describe('matrices of groups', () => {
     );
     const error = await rejectionOf(openModel(filesOf({ quantization: { ...quantization, bits: 3 } }, grouped!)));
     expect(error.message).toContain('4 or 8 bits of MLX');
+  });
+});
+
+describe('on a GPU', () => {
+  it('blocks that have no kernel become int8', async () => {
+    const width = 32;
+    const settings = {
+      'general.architecture': 'llama',
+      'llama.context_length': 16,
+      'llama.embedding_length': width,
+      'llama.block_count': 1,
+      'llama.feed_forward_length': width,
+      'llama.attention.head_count': 2,
+      'llama.attention.head_count_kv': 2,
+      'llama.attention.layer_norm_rms_epsilon': 1e-5,
+    };
+    // Q5_0: a scale of 2^-6 as f16, fifth bits, numbers.
+    const row = (seed: number) => Uint8Array.from({ length: 22 }, (_, at) => (at < 2 ? [0, 0x24][at] : (seed * 37 + at * 101) % 256) as number);
+    const matrix = (name: string, rows: number) => ({
+      name,
+      shape: [rows, width],
+      type: 6,
+      data: Uint8Array.from(Array.from({ length: rows }, (_, at) => [...row(at)]).flat()),
+    });
+    const norm = (name: string) => ({ name, shape: [width], data: new Float32Array(width).fill(1) });
+    const blocks = ['attn_q', 'attn_k', 'attn_v', 'attn_output', 'ffn_gate', 'ffn_up', 'ffn_down'].map((name) =>
+      matrix(`blk.0.${name}.weight`, width),
+    );
+    const bytes = ggufFile(settings, [
+      matrix('token_embd.weight', 8),
+      ...blocks,
+      ...['output_norm', 'blk.0.attn_norm', 'blk.0.ffn_norm'].map((name) => norm(`${name}.weight`)),
+    ]);
+    /** What is in the buffers of the GPU. */
+    const uploaded = async (options: OpenModelOptions) => {
+      const fake = new FakeDevice();
+      const requestAdapter = async () => ({ features: new Set(), limits: fake.limits, requestDevice: async () => fake });
+      vi.stubGlobal('navigator', { gpu: { requestAdapter } });
+      using model = await openModel(new Blob([bytes]), { device: 'gpu', ...options });
+      expect(model.device).toMatch(/^gpu: /);
+      return fake.buffers.filter(({ destroyed }) => !destroyed).map((buffer) => [...buffer.words()]);
+    };
+    const got = await uploaded({});
+    expect(got.length).toBeGreaterThan(5);
+    expect(got).toEqual(await uploaded({ weights: 'int8' }));
+    vi.unstubAllGlobals();
   });
 });
 

@@ -1,10 +1,10 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import type { Storage } from '../src/gpu/buffers.ts';
 import { Player } from '../src/gpu/device.ts';
 import { accessOf, kernelText, type KernelSource } from '../src/gpu/pipelines.ts';
 import { readPlan } from '../src/gpu/plan.ts';
 import type { MultiheadError } from '../src/runtime/errors.ts';
-import { asDevice, FakeDevice, type FakeKernel } from './fake_gpu.ts';
+import { asDevice, FakeBuffer, FakeDevice, type FakeKernel } from './fake_gpu.ts';
 
 const text = `@group(0) @binding(0) var<uniform> p: vec4u;
 @group(0) @binding(1) var<storage, read> x: array<u32>;
@@ -322,5 +322,33 @@ describe('what fails', () => {
     expect(error.message).toMatch(/the driver was reset/);
     expect((await rejectionOf(read(a))).code).toBe('E_GPU_LOST');
     expect(player.lost?.code).toBe('E_GPU_LOST');
+  });
+});
+
+describe('a device that hangs', () => {
+  it('is given up after two minutes, unless it ends something meanwhile', async () => {
+    vi.useFakeTimers();
+    const mapped = vi.spyOn(FakeBuffer.prototype, 'mapAsync').mockImplementation(() => new Promise(() => {}));
+    const { player, filled } = opened();
+    const storage = filled(1, 2, 3, 4);
+    const first = rejectionOf(player.read({ storage, offset: 0 }, 16));
+    let isOver = false;
+    void first.then(() => (isOver = true));
+    await vi.advanceTimersByTimeAsync(100_000);
+    await player.submitted(); // an end
+    await vi.advanceTimersByTimeAsync(100_000);
+    expect(isOver).toBe(false);
+    await vi.advanceTimersByTimeAsync(60_000);
+    const message = 'gpu: expected a device that ends what it does within 120 s, got none: it hangs';
+    expect(await first).toMatchObject({ code: 'E_GPU', message });
+    const second = rejectionOf(player.read({ storage, offset: 0 }, 16));
+    await vi.advanceTimersByTimeAsync(30_000);
+    expect(await second).toMatchObject({ code: 'E_GPU', message });
+    const end = vi.fn();
+    player.close(end);
+    expect(end).toHaveBeenCalledOnce();
+    expect(vi.getTimerCount()).toBe(0);
+    mapped.mockRestore();
+    vi.useRealTimers();
   });
 });

@@ -142,11 +142,11 @@ describe('mh.gpu()', () => {
     expect(fake.submissions).toBe(0);
   });
 
-  it('multiplies rows of four numbers, and says so', () => {
+  it('multiplies rows of any width', () => {
     const [x, weight] = [gpu.tensor(new Float32Array(24), [2, 12]), gpu.tensor(new Float32Array(36), [3, 12])];
     expect(gpu.linear(x, weight, { bias: { data: new Float32Array(3), shape: [3] } }).shape).toEqual([2, 3]);
     const odd = { data: new Float32Array(6), shape: [1, 6] };
-    expect(errorOf(() => gpu.linear(odd, odd)).message).toMatch(/^x: expected rows of a multiple of 4 numbers.*got 6 numbers/);
+    expect(gpu.linear(odd, odd).shape).toEqual([1, 1]);
     const [ofGpu, ofCpu] = [gpu, mh].map((each) => errorOf(() => each.linear(odd, { data: new Float32Array(24), shape: [2, 12] })));
     expect(ofGpu?.message).toBe(ofCpu?.message);
     const buffer = new FakeBuffer(fake, { size: 512, usage: storage }) as unknown as GPUBuffer;

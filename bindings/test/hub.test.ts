@@ -9,7 +9,7 @@ import { readSafetensors, writeSafetensors } from 'multihead';
 import { type FetchProgress, openModel, type OpenModelOptions } from 'multihead/models';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { isAbsent, type OpenFile } from '../src/models/folder.ts';
-import { findFolder } from '../src/models/hub.ts';
+import { findFolder } from '../src/models/find_folder.ts';
 import { rejectionOf } from './builds.ts';
 import { goldens } from './tokenizer_files.ts';
 

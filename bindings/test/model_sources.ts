@@ -9,7 +9,7 @@ export const openFromSources = createOpenModel(
   () => ({
     relaxed: () => fileOf('models-relaxed'),
     simd128: () => fileOf('models-simd128'),
-    analyses: (simd) => fileOf(`analyses-${simd}`),
+    part: (part, simd) => fileOf(`${part}-${simd}`),
   }),
   { make: () => undefined },
 );

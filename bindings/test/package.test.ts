@@ -9,11 +9,15 @@ import { promisify } from 'node:util';
 import { load } from 'multihead';
 import { rolldown } from 'rolldown';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { partNames } from '../src/generated/parts.ts';
 
 const run = promisify(execFile);
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const bin = (name: string): string => join(root, '..', 'node_modules', '.bin', name);
 const quietly: NodeJS.ProcessEnv = { ...process.env, NO_COLOR: '1', npm_config_offline: 'true' };
+
+/** The .wasm files as the package exports them. */
+const wasmFiles = ['', 'core-', 'models-', ...partNames.map((part) => `${part}-`)].flatMap((name) => [`${name}relaxed.wasm`, `${name}simd128.wasm`]);
 
 interface PackedFile {
   path: string;
@@ -100,34 +104,29 @@ describe('the packed package', { timeout: 120_000 }, () => {
       ],
       ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`),
       ...[
-        'core_glue',
-        'experiment',
-        'features',
-        'gguf',
-        'gpu',
-        'gpu_device',
-        'image',
-        'model_gpu',
-        'model_opener',
-        'multihead',
-        'pool_creator',
-        'safetensors',
-        'shared',
-        'sparse_autoencoder',
-        'trainer',
-        'unpack',
-        'workers',
+        ...[
+          'analyses',
+          'embed',
+          'generator',
+          'gguf',
+          'hub',
+          'image',
+          'model_generation',
+          'model_opener',
+          'model_team',
+          'sparse_autoencoder',
+          'trainer',
+        ],
+        ...['core_glue', 'experiment', 'features', 'gpu', 'gpu_device', 'model_gpu', 'multihead', 'pool_creator', 'safetensors', 'shared'],
+        ...['step_trainer', 'unpack', 'workers'],
       ],
     ];
     const expected = [
       ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json', 'dist/sbom.cdx.json'],
       ...scripts.map((name) => `dist/${name}.js`),
-      ...['inline_wasm', 'core_inline_wasm', 'models_inline_wasm', 'analyses_inline_wasm', 'pool_worker_text', 'models_worker_text'].map(
-        (name) => `dist/${name}.js`,
-      ),
-      ...['simd128', 'relaxed', 'core-simd128', 'core-relaxed', 'models-simd128', 'models-relaxed', 'analyses-simd128', 'analyses-relaxed'].map(
-        (build) => `dist/multihead-${build}.wasm`,
-      ),
+      ...['', 'core_', 'models_', ...partNames.map((part) => `${part}_`)].map((part) => `dist/${part}inline_wasm.js`),
+      ...['dist/pool_worker_text.js', 'dist/models_worker_text.js'],
+      ...wasmFiles.map((name) => `dist/multihead-${name}`),
       ...declarations,
     ];
     expect(paths.sort()).toEqual(expected.sort());
@@ -200,17 +199,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('passes publint and attw', async () => {
     await run(bin('publint'), [root, '--strict'], { env: quietly });
     // Excludes the .wasm files, because each bundler decides how they are imported and typed.
-    const excluded = [
-      '--exclude-entrypoints',
-      'relaxed.wasm',
-      'simd128.wasm',
-      'core-relaxed.wasm',
-      'core-simd128.wasm',
-      'models-relaxed.wasm',
-      'models-simd128.wasm',
-      'analyses-relaxed.wasm',
-      'analyses-simd128.wasm',
-    ];
+    const excluded = ['--exclude-entrypoints', ...wasmFiles];
     const attw = (...args: string[]) => run(bin('attw'), [tarball, ...excluded, ...args], { env: quietly, maxBuffer: 2 ** 26 });
     await attw('--profile', 'esm-only');
     // moduleResolution: node of TypeScript 5 reads no exports, and then finds the types by typesVersions.
@@ -409,6 +398,8 @@ describe('the packed package', { timeout: 120_000 }, () => {
       isAbout(brotli, kilobytes(parts, 'brotli'), `${name}, Brotli`);
       isAbout(gzip, kilobytes(parts, 'gzip'), `${name}, gzip`);
     }
+    // What only some models need is loaded with them.
+    expect(kilobytes(all['multihead/models'] as Sizes, 'brotli')).toBeLessThan(160);
     const { script, wasm } = all['multihead'] as { script: Sizes[string]; wasm: Sizes[string] };
     for (const file of ['README.md', '../README.md']) {
       const text = (await readFile(join(root, file), 'utf8')).replaceAll(/\s+/g, ' ');

@@ -20,7 +20,18 @@ function tablesWith(...lines: string[]): { status: number | null; errors: string
   const bindings = join(folder, 'bindings');
   mkdirSync(bindings, { recursive: true });
   symlinkSync(join(root, 'src'), join(folder, 'src'));
-  for (const name of ['tables.mjs', 'package.json', 'arguments.h', 'results.h', 'attention.cc', 'planned.cc', 'models.cc', 'call.cc', 'call.h']) {
+  for (const name of [
+    'tables.mjs',
+    'parts.json',
+    'package.json',
+    'arguments.h',
+    'results.h',
+    'attention.cc',
+    'planned.cc',
+    'models.cc',
+    'call.cc',
+    'call.h',
+  ]) {
     cpSync(join(root, 'bindings', name), join(bindings, name));
   }
   const first = 'WIRE_BASE_FUNCTION(argumentBlock,';

@@ -68,6 +68,7 @@ const PACKAGE_INPUTS = [
   'src/engine',
   'src/models',
   'src/nn',
+  'src/webgpu',
   'bindings/models.cc',
   'bindings/package.json',
   'bindings/tsconfig.json',
@@ -119,9 +120,9 @@ export async function buildPageFirst() {
   const built = new Map();
   let last = Promise.resolve();
   return (path) => {
-    const [, part] = /^\/assets\/multihead-((?:models-)?simd128)-[^/]*\.wasm$/.exec(path) ?? [];
-    if (part && !built.has(part)) {
-      // One after the other: both are built in the same folder.
+    const [found, part] = /^\/assets\/multihead-(?:(\w+)-)?simd128-[^/]*\.wasm$/.exec(path) ?? [];
+    if (found && !built.has(part)) {
+      // One after the other: all are built in the same folder.
       last = last.catch(() => undefined).then(() => buildRequested(part, join(ROOT, 'build', 'web', path)));
       built.set(part, last);
     }
@@ -129,11 +130,13 @@ export async function buildPageFirst() {
   };
 }
 
-/** Builds a module for simd128, in place of the file that stands for it in the page. */
+/** Builds a module for simd128, or the module whose part it is, in place of the file that stands for it in the page. */
 async function buildRequested(part, file) {
-  say(`A browser without relaxed SIMD asks for ${part}.`);
-  await buildWasm({ modules: [`multihead_wasm_${part}`] });
-  await copyFile(join(ROOT, 'build', 'wasm', 'bindings', part, 'multihead.wasm'), file);
+  say(`A browser without relaxed SIMD asks for ${part ?? 'its build'}.`);
+  const build = part === undefined ? 'simd128' : 'models-simd128';
+  await buildWasm({ modules: [`multihead_wasm_${build}`] });
+  const name = part === undefined || part === 'models' ? 'multihead' : part;
+  await copyFile(join(ROOT, 'build', 'wasm', 'bindings', build, `${name}.wasm`), file);
 }
 
 export async function buildAll() {

@@ -1248,7 +1248,9 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
     state->config = config;
     state->tensors.assign(tensors.begin(), tensors.end());
     if (is_gguf(config)) MULTIHEAD_TRY(from_gguf(state->config, state->tensors));
-    MULTIHEAD_TRY(find_groups(state->config, state->tensors, state->groups));
+    const auto has_scales = [](const StoredTensor& each) { return each.name.ends_with(".scales"); };
+    if (std::ranges::any_of(tensors, has_scales))
+      MULTIHEAD_TRY(find_groups(state->config, state->tensors, state->groups));
     // The matrices of groups come first: MLX has tensors of their names.
     const size_t count = state->tensors.size(), groups = state->groups.size();
     for (size_t i = 0; i < count; ++i) {

@@ -177,7 +177,7 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
         check_output("source_state", outputs.source_state, {batch, pass.source.tokens, width}));
     if (outputs.pooler_output.given() && !info.has_pooler) return none("pooler_output", "a pooler");
     MULTIHEAD_TRY(check_maps(m, pass, outputs.maps));
-    MULTIHEAD_TRY(check_captures(m, pass, outputs.captures));
+    if (!outputs.captures.empty()) MULTIHEAD_TRY(check_captures(m, pass, outputs.captures));
     std::vector<Capture> captures = captures_of(outputs);
     MULTIHEAD_TRY(check_apart(inputs, captures, outputs));
     add_hidden_states(m, outputs.hidden_states, captures);

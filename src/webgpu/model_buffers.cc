@@ -75,7 +75,7 @@ MatrixForm ModelBuffers::form_of(const WeightMatrix& matrix) {
 uint32_t ModelBuffers::number_of(const WeightMatrix& matrix) const { return numbers_.at(&matrix); }
 
 uint32_t ModelBuffers::word_of(const nn::Vector& vector) const {
-  return vector.given() ? words_.at(&vector) : kAbsent;
+  return vector.given() ? words_.at(&vector) : kNone;
 }
 
 Norm ModelBuffers::norm_of(nn::NormKind kind, const nn::NormParameters& norm) const {
@@ -83,7 +83,7 @@ Norm ModelBuffers::norm_of(nn::NormKind kind, const nn::NormParameters& norm) co
   return {.kind = kind.rms ? Norm::Kind::kRms : Norm::Kind::kLayer,
           .eps = kind.eps,
           .gain = word_of(norm.weight),
-          .shift = kind.rms ? kAbsent : word_of(norm.bias)};
+          .shift = kind.rms ? kNone : word_of(norm.bias)};
 }
 
 }  // namespace multihead::webgpu

@@ -26,7 +26,7 @@ class ModelBuffers {
 
   static MatrixForm form_of(const WeightMatrix& matrix);
   uint32_t number_of(const WeightMatrix& matrix) const;
-  // The first word of a vector in buffer 0; kAbsent if it is not given.
+  // The first word of a vector in buffer 0; kNone if it is not given.
   uint32_t word_of(const nn::Vector& vector) const;
   Norm norm_of(nn::NormKind kind, const nn::NormParameters& norm) const;
 

@@ -1,27 +1,9 @@
 #include "webgpu/plan.h"
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "multihead/status.h"
-
 namespace multihead::webgpu {
-
-Status fold(const char* argument, uint64_t groups, const Device& device,
-            std::array<uint32_t, 3>& folded) {
-  const uint64_t most = uint64_t{device.groups} * device.groups;
-  if (groups > std::min<uint64_t>(most, UINT32_MAX)) {
-    return {StatusCode::kOption, argument,
-            "at most " + std::to_string(most) + " workgroups on a GPU",
-            std::to_string(groups) + ": cut the batch into several calls"};
-  }
-  const uint64_t rows = std::max<uint64_t>(1, (groups + device.groups - 1) / device.groups);
-  folded = {static_cast<uint32_t>((groups + rows - 1) / rows), static_cast<uint32_t>(rows), 1};
-  return {};
-}
 
 std::vector<uint32_t> packed(const Plan& plan) {
   std::vector<uint32_t> to;

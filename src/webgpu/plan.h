@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "multihead/status.h"
-
 namespace multihead::webgpu {
 
 // The adapter, as far as plans depend on it. The defaults are WebGPU's smallest limits.
@@ -57,11 +55,6 @@ struct Plan {
   std::vector<uint32_t> scratch;  // words of each scratch buffer
   std::vector<Dispatch> dispatches;
 };
-
-// The workgroups of a dispatch along two axes: kernels count them as y * num_workgroups.x + x, and
-// leave out those beyond the last. Errors: kOption, if there are too many.
-Status fold(const char* argument, uint64_t groups, const Device& device,
-            std::array<uint32_t, 3>& folded);
 
 // The plan as one list of numbers, as JavaScript reads it: the lengths of data, scratch and
 // dispatches, then their elements in order. A dispatch is: kernel, constants, groups, the number of

@@ -125,7 +125,7 @@ GpuRows transformed(const Problem& of, bool of_queries, const GpuRows& from, Pla
   block.eps = norm.eps;
   block.gain = planner.put_given(of_queries ? norm.q_gain : norm.k_gain);
   if (rope.given()) put_rotation(rope, positions_of(of, of_queries), e, block, planner);
-  planner.move_rows(from, to, e, block);
+  planner.move_rows({from, to}, e, block);
   return to;
 }
 
@@ -272,7 +272,7 @@ class Attention {
         merge(block, totals_, planner_.unread(0), lse.binding, {});
       }
     }
-    if (halves) planner_.move_rows(out, given, of_out, as_they_are());
+    if (halves) planner_.move_rows({out, given}, of_out, as_they_are());
   }
 
   double heads() const { return product({p_.batch, p_.kv_heads}); }
@@ -330,7 +330,7 @@ class Attention {
 
 }  // namespace
 
-Status plan_problem(const Problem& of, const Device& device, Plan& plan) {
+Status plan_problem(const Problem& of, Planner& to) {
   const AttentionParams& p = of.params;
   for (const auto& [argument, name, width, rows] :
        {std::tuple{"q", "d_k", p.head_dim, of.q[2]}, {"v", "d_v", p.value_dim, of.k[2]}}) {
@@ -346,7 +346,6 @@ Status plan_problem(const Problem& of, const Device& device, Plan& plan) {
     return {StatusCode::kOption, "dropout.probability", "0 on a GPU",
             "another: dropout is computed on the CPU"};
   }
-  plan = {};
   if (!p.writes_anything()) return {};
   const rules::Range near{-kMostTokens, kMostTokens};
   const int64_t first = p.visibility.position(0, 0);
@@ -354,9 +353,9 @@ Status plan_problem(const Problem& of, const Device& device, Plan& plan) {
     return {StatusCode::kOption, "rope.q_positions", "positions within 2^28 on a GPU",
             "none, and a query at " + std::to_string(first)};
   }
-  Planner planner(device, plan);
-  Attention(of, planner).plan();
-  return planner.finish();
+  to.begin_data();
+  Attention(of, to).plan();
+  return to.status();
 }
 
 namespace {
@@ -373,14 +372,14 @@ Problem problem_of(const engine::ForwardCall& call, const AttentionShape& shape)
 
 }  // namespace
 
-Status plan_attention(const engine::ForwardCall& call, const Device& device, Plan& plan) {
+Status plan_attention(const engine::ForwardCall& call, Planner& to) {
   AttentionShape shape;
   MULTIHEAD_TRY(engine::validate_call(call, shape));
-  return plan_problem(problem_of(call, shape), device, plan);
+  return plan_problem(problem_of(call, shape), to);
 }
 
 Status plan_varlen(const engine::ForwardCall& call, std::span<const int32_t> cu_q,
-                   std::span<const int32_t> cu_k, const Device& device, Plan& plan) {
+                   std::span<const int32_t> cu_k, Planner& to) {
   const auto& [q, k, v, options, outputs] = call;
   MULTIHEAD_TRY(engine::validate_varlen(q, k, v, cu_q, cu_k, options));
   MULTIHEAD_TRY(engine::validate_varlen_outputs(q, v, outputs));
@@ -406,12 +405,11 @@ Status plan_varlen(const engine::ForwardCall& call, std::span<const int32_t> cu_
     p.keys = std::max<int64_t>(p.keys, cu_k[s + 1] - cu_k[s]);
   }
   p.end_query = p.queries;
-  return plan_problem(problem, device, plan);
+  return plan_problem(problem, to);
 }
 
 Status plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                   const AttentionOptions& options, const ScoreCapture& capture,
-                   const Device& device, Plan& plan) {
+                   const AttentionOptions& options, const ScoreCapture& capture, Planner& to) {
   ConstAnyTensor v = k;  // keys without values
   v.data = nullptr;
   if (k.shape.rank() == 4) v.shape[3] = 0;
@@ -423,26 +421,24 @@ Status plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
   Problem problem = problem_of({q, k, v, options, outputs}, shape);
   problem.params.first_query = capture.first_row;
   problem.params.end_query = capture.first_row + capture.out.shape[2];
-  return plan_problem(problem, device, plan);
+  return plan_problem(problem, to);
 }
 
 Status plan_rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
-                   const Tensor& y, const Device& device, Plan& plan) {
+                   const Tensor& y, Planner& to) {
   MULTIHEAD_TRY(engine::validate_rotate(x, positions, rope, y));
-  plan = {};
   const Extents e{x.shape[0], x.shape[1], x.shape[2], x.shape[3]};
   if (e[3] > kMostWidth) {
     return {StatusCode::kOption, "x",
             "a width of at most " + std::to_string(kMostWidth) + " on a GPU", std::to_string(e[3])};
   }
-  Planner planner(device, plan);
   RowsBlock block = as_they_are();
-  put_rotation(rope, positions, e, block, planner);
+  put_rotation(rope, positions, e, block, to);
   const auto strides = [](const Dims& all) { return rules::RowStrides{all[0], all[1], all[2]}; };
-  const GpuRows from = planner.rows("x", x.data, DType::kF32, strides(x.strides), e);
-  const GpuRows to = planner.rows("y", y.data, DType::kF32, strides(y.strides), e);
-  planner.move_rows(from, to, e, block);
-  return planner.finish();
+  to.move_rows({.from = to.rows("x", x.data, DType::kF32, strides(x.strides), e),
+                .to = to.rows("y", y.data, DType::kF32, strides(y.strides), e)},
+               e, block);
+  return to.status();
 }
 
 }  // namespace multihead::webgpu

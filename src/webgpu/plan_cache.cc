@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "engine/attention/plan.h"
@@ -66,36 +64,35 @@ std::vector<uint32_t> targets_of(const KVCache& cache, std::span<const int32_t> 
 }  // namespace
 
 Status plan_append(KVCache& cache, const CacheOperands& rows, const ConstAnyTensor& k,
-                   const ConstAnyTensor& v, std::span<const int32_t> counts, const Device& device,
-                   Plan& plan) {
+                   const ConstAnyTensor& v, std::span<const int32_t> counts, Planner& to) {
   const KVCacheConfig& config = cache.config();
-  plan = {};
-  Planner planner(device, plan);
   const int64_t tokens = k.shape.rank() == 4 ? std::max<int64_t>(0, k.shape[2]) : 0;
-  const auto bind = [&](const char* name, const ConstAnyTensor& from, uint32_t to, int64_t width) {
-    const Extents e{config.batch, config.num_kv_heads, from.given() ? tokens : 0, width};
+  Extents e{config.batch, config.num_kv_heads, tokens, config.head_dim};
+  const auto bind = [&](const char* name, const ConstAnyTensor& from, uint32_t operand) {
     const rules::StoredRows rows_of = engine::stored_rows(from);
     const rules::StoredRows place =
-        engine::cached_rows(config, address_of(to), nullptr, nullptr, width);
-    return std::tuple{
-        e, planner.rows(name, rows_of.data, rows_of.type, rows_of.stride, e),
-        planner.rows(name, place.data, place.type, place.stride, stored_extents(config, width))};
+        engine::cached_rows(config, address_of(operand), nullptr, nullptr, e[3]);
+    return Planner::Move{
+        to.rows(name, rows_of.data, rows_of.type, rows_of.stride, e),
+        to.rows(name, place.data, place.type, place.stride, stored_extents(config, e[3]))};
   };
-  const std::array both{bind("k", k, rows.keys, config.head_dim),
-                        bind("v", v, rows.values, config.value_dim)};
+  const Planner::Move keys = bind("k", k, rows.keys);
+  e[3] = v.given() ? config.value_dim : 0;
+  const Planner::Move values = bind("v", v, rows.values);
   // The cache has no heads, so this checks and counts only; no tokens, if the GPU refuses them.
   const std::vector<int32_t> none(static_cast<size_t>(config.batch));
-  MULTIHEAD_TRY(cache.append(k, v, planner.ok() ? counts : none));
-  if (tokens == 0 || !planner.ok()) return planner.finish();
+  MULTIHEAD_TRY(cache.append(k, v, to.ok() ? counts : none));
+  if (tokens == 0 || !to.ok()) return to.status();
   RowsBlock block = as_they_are();
-  block.targets = planner.put(targets_of(cache, counts, tokens));
-  for (const auto& [e, from, to] : both) planner.move_rows(from, to, e, block);
-  return planner.finish();
+  block.targets = to.put(targets_of(cache, counts, tokens));
+  block.width2 = word(e[3]);
+  e[3] = config.head_dim;
+  to.move_rows(keys, e, block, block.width2 > 0 ? &values : nullptr);
+  return to.status();
 }
 
 Status plan_attend(const KVCache& cache, const CacheOperands& rows, const ConstAnyTensor& q,
-                   const AttentionOptions& options, const AttentionOutputs& outputs,
-                   const Device& device, Plan& plan) {
+                   const AttentionOptions& options, const AttentionOutputs& outputs, Planner& to) {
   const KVCacheConfig& config = cache.config();
   std::vector<int32_t> lengths, firsts;
   for (int64_t b = 0; b < config.batch; ++b) {
@@ -119,7 +116,7 @@ Status plan_attend(const KVCache& cache, const CacheOperands& rows, const ConstA
       .options = call.options,
       .q = extents_of(call.shape, true),
       .k = stored_extents(config, config.head_dim)};
-  return plan_problem(problem, device, plan);
+  return plan_problem(problem, to);
 }
 
 }  // namespace multihead::webgpu

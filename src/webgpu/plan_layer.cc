@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/error/error.h"
@@ -17,16 +18,13 @@ using nn::Operation;
 using nn::ValueId;
 using Kind = nn::Operation::Kind;
 
-uint32_t narrow(int64_t number) { return static_cast<uint32_t>(number); }
-
 // The address of a tensor of a plan's operand.
 void* address(size_t operand) { return reinterpret_cast<void*>(operand + 1); }
 
 class LayerPlanner {
  public:
-  LayerPlanner(const LayerPlan& call, const Device& device, Builder& builder)
+  LayerPlanner(const LayerPlan& call, Builder& builder)
       : call_(call),
-        device_(device),
         builder_(builder),
         graph_(*call.graph),
         p_(*call.parameters),
@@ -57,7 +55,7 @@ class LayerPlanner {
   const Operation& operation(size_t at) const { return graph_.operations[at]; }
   const nn::Value& value(ValueId id) const { return graph_.value(id); }
   bool few() const { return call_.rows() <= Builder::kFewRows; }
-  Rows take(ValueId id) { return new_rows(builder_, call_.rows(), value(id).width); }
+  Rows take(ValueId id) { return builder_.new_rows(call_.rows(), value(id).width); }
 
   Status run(size_t at, size_t& end) {
     const Operation& op = operation(at);
@@ -81,14 +79,14 @@ class LayerPlanner {
       case Kind::kAttend:
         return attend(op);
       case Kind::kScaleHeads: {
-        if (call_.head_scales == kAbsent) {
+        if (call_.head_scales == kNone) {
           place(op.out) = place(op.in);
           return {};
         }
         const nn::Value& heads = value(op.out);
         Builder::Pointwise scale{.with = Builder::Pointwise::With::kFactors,
                                  .z = {Builder::kData, call_.head_scales, 0},
-                                 .columns_of_a_factor = narrow(heads.width / heads.heads)};
+                                 .each = word(heads.width / heads.heads)};
         pointwise(op, scale);
         return {};
       }
@@ -110,7 +108,7 @@ class LayerPlanner {
       }
       case Kind::kAdd:
         place(op.out) = place(op.in);
-        builder_.pointwise(place(op.in2), call_.rows(), narrow(value(op.out).width),
+        builder_.pointwise(place(op.in2), call_.rows(), word(value(op.out).width),
                            {.with = Builder::Pointwise::With::kPlusOutput}, place(op.out));
         return {};
     }
@@ -118,14 +116,13 @@ class LayerPlanner {
   }
 
   bool acts(const Operation& op) const {
-    if (op.kind == Kind::kRotate) return call_.pairs > 0;
+    if (op.kind == Kind::kRotate) return call_.heads.pairs > 0;
     return op.norm == nullptr || (p_.*op.norm).given();
   }
 
   void pointwise(const Operation& op, const Builder::Pointwise& what) {
     place(op.out) = take(op.out);
-    builder_.pointwise(place(op.in), call_.rows(), narrow(value(op.out).width), what,
-                       place(op.out));
+    builder_.pointwise(place(op.in), call_.rows(), word(value(op.out).width), what, place(op.out));
   }
 
   // ---- Norms. ----
@@ -165,7 +162,7 @@ class LayerPlanner {
       return;
     }
     place(op.out) = take(op.out);
-    builder_.norm(place(op.in), call_.rows(), narrow(value(op.out).width), norm, place(op.out));
+    builder_.norm(place(op.in), call_.rows(), word(value(op.out).width), norm, place(op.out));
   }
 
   // ---- Products. ----
@@ -212,8 +209,8 @@ class LayerPlanner {
                value(activate->in).whole == product && value(activate->in2).whole == product &&
                builder_.fits(matrix)) {
       linear.function = function_of(graph_.activation);
-      linear.gate_row = narrow(value(activate->in).column);
-      linear.factor_row = narrow(value(activate->in2).column);
+      linear.gate_row = word(value(activate->in).column);
+      linear.factor_row = word(value(activate->in2).column);
       product = activate->out;
       ++end;
     } else if (add != nullptr && add->in2 == product && !wants(product)) {
@@ -227,7 +224,7 @@ class LayerPlanner {
     // Its parts, of queries, keys and values or of gate and factor.
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       const nn::Value& part = graph_.values[id];
-      if (part.whole == product) places_[id] = {y.buffer, y.first + narrow(part.column), y.stride};
+      if (part.whole == product) places_[id] = {y.buffer, y.first + word(part.column), y.stride};
     }
     builder_.linear(place(op.in), call_.rows(), matrix, call_.buffers->number_of(projection.weight),
                     linear, y);
@@ -239,7 +236,7 @@ class LayerPlanner {
     if (part.whole == kNoValue) return take(id);
     Rows& whole = place(part.whole);
     if (whole.stride == 0) whole = take(part.whole);
-    return {whole.buffer, whole.first + narrow(part.column), whole.stride};
+    return {whole.buffer, whole.first + word(part.column), whole.stride};
   }
 
   // ---- Attention. ----
@@ -254,63 +251,58 @@ class LayerPlanner {
     const nn::Value &q = columns_of(op.in), &k = columns_of(op.in2), &v = columns_of(op.in3);
     Rows x = place(q.whole);
     const uint32_t rows = call_.rows();
-    const uint32_t width = narrow(q.width / q.heads);
-    Builder::Heads heads{.tokens = rows,
-                         .sequence = call_.tokens,
-                         .q_heads = narrow(q.heads),
-                         .k_heads = narrow(k.heads),
-                         .width = width,
-                         .q_first = narrow(q.column),
-                         .q_step = narrow(q.head_step),
-                         .k_first = narrow(k.column),
-                         .k_step = narrow(k.head_step),
-                         .v_first = narrow(v.column),
-                         .v_step = narrow(v.head_step)};
-    const nn::NormKind kind{.rms = true, .eps = graph_.norm.eps};
-    bool rotated = false;
+    HeadsBlock heads = call_.heads;
+    heads.tokens = rows;
+    heads.sequence = call_.tokens;
+    heads.q_heads = word(q.heads);
+    heads.k_heads = word(k.heads);
+    heads.width = word(q.width / q.heads);
+    heads.q_first = word(q.column);
+    heads.q_step = word(q.head_step);
+    heads.k_first = word(k.column);
+    heads.k_step = word(k.head_step);
+    heads.v_first = word(v.column);
+    heads.v_step = word(v.head_step);
+    heads.eps = graph_.norm.eps;
+    heads.q_gain = heads.k_gain = kNone;
+    bool rotates = false;
     for (const Operation* const step : steps_[static_cast<size_t>(op.in)]) {
       if (step->kind == Kind::kClamp) heads.most = step->number;
-      if (step->kind == Kind::kNormHeads) {
-        heads.q_norm = call_.buffers->norm_of(kind, p_.*step->norm);
-        heads.norm_last = rotated;
-      }
-      if (step->kind == Kind::kRotate) {
-        rotated = true;
-        heads.pairs = call_.pairs;
-        heads.cos = call_.cos;
-        heads.sin = call_.sin;
-        heads.table_stride = call_.table_row;
-        heads.neighbours = call_.neighbours;
-      }
+      if (step->kind == Kind::kRotate) rotates = true;
+      if (step->kind != Kind::kNormHeads) continue;
+      heads.q_gain = call_.buffers->word_of((p_.*step->norm).weight);
+      heads.norm_last = rotates ? 1 : 0;
     }
+    if (!rotates) heads.pairs = 0;
     for (const Operation* const step : steps_[static_cast<size_t>(op.in2)]) {
-      if (step->kind == Kind::kNormHeads) {
-        heads.k_norm = call_.buffers->norm_of(kind, p_.*step->norm);
-      }
+      if (step->kind != Kind::kNormHeads) continue;
+      heads.k_gain = call_.buffers->word_of((p_.*step->norm).weight);
     }
-    if (graph_.norms_all_heads && heads.q_norm.gain != kAbsent) {
+    if (graph_.norms_all_heads && heads.q_gain != kNone) {
       // The heads of a token are one row.
-      const Rows normed = new_rows(builder_, rows, value(q.whole).width);
+      const Rows normed = builder_.new_rows(rows, value(q.whole).width);
       const auto part = [](const Rows& all, const nn::Value& columns) {
-        return Rows{all.buffer, all.first + narrow(columns.column), all.stride};
+        return Rows{all.buffer, all.first + word(columns.column), all.stride};
       };
-      builder_.norm(part(x, q), rows, narrow(q.width), heads.q_norm, part(normed, q));
-      builder_.norm(part(x, k), rows, narrow(k.width), heads.k_norm, part(normed, k));
-      builder_.pointwise(part(x, v), rows, narrow(v.width), {}, part(normed, v));
-      heads.q_norm = heads.k_norm = {};
+      Norm norm{Norm::Kind::kRms, heads.eps, heads.q_gain};
+      builder_.norm(part(x, q), rows, word(q.width), norm, part(normed, q));
+      norm.gain = heads.k_gain;
+      builder_.norm(part(x, k), rows, word(k.width), norm, part(normed, k));
+      builder_.pointwise(part(x, v), rows, word(v.width), {}, part(normed, v));
+      heads.q_gain = heads.k_gain = kNone;
       x = normed;
     }
     const auto after = [&](uint32_t first, const nn::Value& of) {
       constexpr uint32_t kAlignment = 64;  // of operands
-      return (first + rows * narrow(of.width) + kAlignment - 1) / kAlignment * kAlignment;
+      return (first + rows * word(of.width) + kAlignment - 1) / kAlignment * kAlignment;
     };
     heads.k_out = after(0, q);
     heads.v_out = after(heads.k_out, k);
     const uint32_t y = builder_.scratch(after(heads.v_out, v));
     builder_.heads(x, heads, y);
-    place(op.in) = {y, 0, narrow(q.width)};
-    place(op.in2) = {y, heads.k_out, narrow(k.width)};
-    place(op.in3) = {y, heads.v_out, narrow(v.width)};
+    place(op.in) = {y, 0, word(q.width)};
+    place(op.in2) = {y, heads.k_out, word(k.width)};
+    place(op.in3) = {y, heads.v_out, word(v.width)};
     for (const ValueId id : {op.in, op.in2, op.in3}) {
       arranged_.push_back(id);
       visit(id);
@@ -323,7 +315,7 @@ class LayerPlanner {
     place(op.out) = take(op.out);
     const nn::Value &q = value(op.in), &k = value(op.in2);
     const int64_t d = q.width / q.heads, batch = call_.batch, tokens = call_.tokens;
-    std::vector<Builder::Operand> operands;
+    std::vector<Planner::Place> operands;
     const auto operand = [&](uint32_t buffer, uint32_t first) {
       operands.push_back({buffer, first});
       return address(operands.size() - 1);
@@ -339,10 +331,10 @@ class LayerPlanner {
     AttentionOutputs outputs;
     outputs.out = tensor(op.out, q.heads);
     AttentionOptions options = call_.attention;
-    if (call_.mask != kAbsent) {
+    if (call_.mask != kNone) {
       options.mask.data = static_cast<uint8_t*>(operand(Builder::kData, call_.mask));
     }
-    if (call_.bias != kAbsent) {
+    if (call_.bias != kNone) {
       options.bias.data = static_cast<float*>(operand(Builder::kData, call_.bias));
     }
     std::vector<ScoreCapture> captures;
@@ -357,7 +349,7 @@ class LayerPlanner {
       captures.push_back(
           {.stage = scores ? ScoreStage::kMasked : ScoreStage::kWeights, .out = capture.out});
       captures.back().out.data =
-          static_cast<float*>(operand(call_.first_capture + narrow(static_cast<int64_t>(at)), 0));
+          static_cast<float*>(operand(call_.first_capture + word(static_cast<int64_t>(at)), 0));
     }
     for (size_t i = 0; i < captures.size(); ++i) captures[i].heads = heads[i];
     outputs.captures = captures;
@@ -365,22 +357,15 @@ class LayerPlanner {
     if (call_.cache != nullptr) {
       operand(call_.keys, 0);
       operand(call_.values, 0);
-      cache = {.keys = narrow(static_cast<int64_t>(operands.size())) - 1,
-               .values = narrow(static_cast<int64_t>(operands.size()))};
+      cache = {.keys = word(static_cast<int64_t>(operands.size())) - 1,
+               .values = word(static_cast<int64_t>(operands.size()))};
     }
-    Device device = device_;
-    device.operands = narrow(static_cast<int64_t>(operands.size()));
-    Plan plan;
+    builder_.bind(std::move(operands));
     if (call_.cache == nullptr) {
-      MULTIHEAD_TRY(plan_attention({queries, keys, values, options, outputs}, device, plan));
-    } else {
-      MULTIHEAD_TRY(plan_append(*call_.cache, cache, keys, values, {}, device, plan));
-      builder_.append(plan, operands);
-      plan = {};
-      MULTIHEAD_TRY(plan_attend(*call_.cache, cache, queries, options, outputs, device, plan));
+      return plan_attention({queries, keys, values, options, outputs}, builder_);
     }
-    builder_.append(plan, operands);
-    return {};
+    MULTIHEAD_TRY(plan_append(*call_.cache, cache, keys, values, {}, builder_));
+    return plan_attend(*call_.cache, cache, queries, options, outputs, builder_);
   }
 
   // ---- Edits and captures. ----
@@ -408,7 +393,7 @@ class LayerPlanner {
       nn::apply_edit(
           how, {numbers.data(), {call_.batch, of.heads, tokens, d}, {tokens * width, d, width, 1}},
           call_.first_token);
-      return Rows{Builder::kData, builder_.data(numbers), narrow(width)};
+      return Rows{Builder::kData, builder_.data(numbers), word(width)};
     };
     Rows x;
     Builder::Pointwise how;
@@ -432,7 +417,7 @@ class LayerPlanner {
         break;
       }
     }
-    builder_.pointwise(x, call_.rows(), narrow(width), how, place(id));
+    builder_.pointwise(x, call_.rows(), word(width), how, place(id));
   }
 
   void copy_captures(ValueId id) {
@@ -440,18 +425,18 @@ class LayerPlanner {
     for (size_t at = 0; at < call_.captures.size(); ++at) {
       const models::Capture& capture = call_.captures[at];
       if (capture.layer != call_.layer || capture.site != *from.site) continue;
-      const uint32_t to = call_.first_capture + narrow(static_cast<int64_t>(at));
+      const uint32_t to = call_.first_capture + word(static_cast<int64_t>(at));
       const Rows& x = place(id);
       if (capture.heads.empty()) {
-        const uint32_t width = narrow(from.width);
+        const uint32_t width = word(from.width);
         builder_.pointwise(x, call_.rows(), width, {}, {to, 0, width});
         continue;
       }
-      const uint32_t d = narrow(from.width / from.heads);
-      const uint32_t stride = d * narrow(static_cast<int64_t>(capture.heads.size()));
+      const uint32_t d = word(from.width / from.heads);
+      const uint32_t stride = d * word(static_cast<int64_t>(capture.heads.size()));
       uint32_t first = 0;
       for (const int64_t head : capture.heads) {
-        builder_.pointwise({x.buffer, x.first + narrow(head) * d, x.stride}, call_.rows(), d, {},
+        builder_.pointwise({x.buffer, x.first + word(head) * d, x.stride}, call_.rows(), d, {},
                            {to, first, stride});
         first += d;
       }
@@ -459,7 +444,6 @@ class LayerPlanner {
   }
 
   const LayerPlan& call_;
-  const Device& device_;
   Builder& builder_;
   const nn::Graph& graph_;
   const nn::LayerParameters& p_;
@@ -471,13 +455,8 @@ class LayerPlanner {
 
 }  // namespace
 
-Rows new_rows(Builder& builder, uint32_t rows, int64_t columns) {
-  const uint32_t stride = (narrow(columns) + 3) / 4 * 4;
-  return {builder.scratch(uint64_t{rows} * stride), 0, stride};
-}
-
-Status plan_layer(const LayerPlan& layer, const Device& device, Builder& builder, Rows& stream) {
-  return LayerPlanner(layer, device, builder).run(stream);
+Status plan_layer(const LayerPlan& layer, Builder& builder, Rows& stream) {
+  return LayerPlanner(layer, builder).run(stream);
 }
 
 }  // namespace multihead::webgpu

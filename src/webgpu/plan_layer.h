@@ -19,14 +19,13 @@ struct LayerPlan {
   const nn::Graph* graph = nullptr;
   const nn::LayerParameters* parameters = nullptr;
   const ModelBuffers* buffers = nullptr;
-  uint32_t batch = 1, tokens = 0;                       // tokens: of each sequence
-  uint32_t pairs = 0, cos = 0, sin = 0, table_row = 0;  // of the rotation; pairs 0: none
-  bool neighbours = false;
+  uint32_t batch = 1, tokens = 0;   // tokens: of each sequence
+  HeadsBlock heads = {};            // the rotation alone; pairs 0: none
   AttentionOptions attention = {};  // its mask and bias have shapes, and here their first words:
-  uint32_t mask = kAbsent, bias = kAbsent;
-  KVCache* cache = nullptr;        // counts the tokens; null: all keys are those of the call
-  uint32_t keys = 0, values = 0;   // buffers of the cache
-  uint32_t head_scales = kAbsent;  // words
+  uint32_t mask = kNone, bias = kNone;
+  KVCache* cache = nullptr;       // counts the tokens; null: all keys are those of the call
+  uint32_t keys = 0, values = 0;  // buffers of the cache
+  uint32_t head_scales = kNone;   // words
   int64_t layer = 0;
   // Changes of values, of this layer or another one; none of scores and weights. The position of
   // the first token.
@@ -41,9 +40,6 @@ struct LayerPlan {
 
 // Adds the dispatches of a layer. `stream` is the residual stream, in a scratch buffer: before the
 // layer, and then after it, perhaps elsewhere. Errors: those of plan_attention() and caches.
-Status plan_layer(const LayerPlan& layer, const Device& device, Builder& builder, Rows& stream);
-
-// Rows of floats in new memory, of which each begins at a multiple of 4 words.
-Rows new_rows(Builder& builder, uint32_t rows, int64_t columns);
+Status plan_layer(const LayerPlan& layer, Builder& builder, Rows& stream);
 
 }  // namespace multihead::webgpu

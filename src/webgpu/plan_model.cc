@@ -22,14 +22,13 @@ using models::Parameters;
 class ModelPlanner {
  public:
   ModelPlanner(const models::Model::Internals& model, const ModelBuffers& buffers,
-               const ModelPlan& call, const Device& device, const Builder& builder)
+               const ModelPlan& call, Builder& builder)
       : model_(model),
         a_(model.architecture),
         p_(model.parameters),
         buffers_(buffers),
         call_(call),
         pass_(call.pass),
-        device_(device),
         before_(pass_.before()),
         builder_(builder) {}
 
@@ -59,7 +58,7 @@ class ModelPlanner {
   // As embed() of models/run.cc.
   Rows embed() {
     const models::ModelInputs& in = pass_.inputs;
-    Rows x = new_rows(builder_, rows(), a_.embedding_width);
+    Rows x = builder_.new_rows(rows(), a_.embedding_width);
     std::vector<float> factors(rows());
     std::vector<int32_t> positions(rows());
     for (int64_t b = 0; b < in.batch; ++b) {
@@ -80,12 +79,12 @@ class ModelPlanner {
     }
     const Norm norm = buffers_.norm_of(norm_kind(), p_.embedding_norm);
     if (norm.kind != Norm::Kind::kNone) {
-      const Rows normed = new_rows(builder_, rows(), a_.embedding_width);
+      const Rows normed = builder_.new_rows(rows(), a_.embedding_width);
       builder_.norm(x, rows(), static_cast<uint32_t>(a_.embedding_width), norm, normed);
       x = normed;
     }
     if (!p_.embedding_projection.given()) return x;
-    const Rows projected = new_rows(builder_, rows(), a_.width);
+    const Rows projected = builder_.new_rows(rows(), a_.width);
     project(x, rows(), p_.embedding_projection, {}, projected);
     return projected;
   }
@@ -104,11 +103,11 @@ class ModelPlanner {
                     .buffers = &buffers_,
                     .batch = static_cast<uint32_t>(pass_.inputs.batch),
                     .tokens = tokens(),
-                    .neighbours = a_.family->rope_neighbours,
                     .edits = pass_.inputs.edits,
                     .first_token = before_,
                     .captures = pass_.captures,
                     .first_capture = first_capture()};
+    layer.heads.neighbours = a_.family->rope_neighbours ? 1 : 0;
     struct Tables {
       uint32_t cos, sin;
     };
@@ -125,10 +124,10 @@ class ModelPlanner {
       }
       tables.push_back({builder_.data(cos), builder_.data(sin)});
     }
-    uint32_t scales = kAbsent;
+    uint32_t scales = kNone;
     if (!pass_.inputs.head_scales.empty()) scales = builder_.data(pass_.inputs.head_scales);
     const int64_t batch = pass_.inputs.batch, keys = before_ + pass_.tokens;
-    uint32_t mask = kAbsent;
+    uint32_t mask = kNone;
     const uint32_t shared_bias = relative_bias(p_.relative_bias);
     if (!pass_.inputs.mask.empty() && pass_.caches.empty()) {
       std::vector<uint32_t> words((pass_.inputs.mask.size() + 3) / 4);
@@ -140,21 +139,21 @@ class ModelPlanner {
       const models::LayerPlan& plan = a_.layers[static_cast<size_t>(index)];
       layer.parameters = &p_.layers[static_cast<size_t>(plan.weights)];
       layer.layer = index;
-      layer.pairs = 0;
+      layer.heads.pairs = 0;
       if (plan.rope >= 0) {
         const auto rope = static_cast<size_t>(plan.rope);
-        layer.pairs = layer.table_row = static_cast<uint32_t>(a_.ropes[rope].pairs());
-        layer.cos = tables[rope].cos;
-        layer.sin = tables[rope].sin;
+        layer.heads.pairs = layer.heads.table_stride =
+            static_cast<uint32_t>(a_.ropes[rope].pairs());
+        layer.heads.cos_first = tables[rope].cos;
+        layer.heads.sin_first = tables[rope].sin;
       }
       layer.attention = models::attention_of(a_, plan, !pass_.caches.empty());
       layer.mask = mask;
-      if (mask != kAbsent) layer.attention.mask = {nullptr, {batch, 1, 1, pass_.tokens}};
+      if (mask != kNone) layer.attention.mask = {nullptr, {batch, 1, 1, pass_.tokens}};
       const nn::Vector& own_bias = layer.parameters->relative_bias;
       layer.bias = own_bias.given() ? relative_bias(own_bias) : shared_bias;
-      if (layer.bias != kAbsent)
-        layer.attention.bias = {nullptr, {1, a_.heads, pass_.tokens, keys}};
-      if (scales != kAbsent) {
+      if (layer.bias != kNone) layer.attention.bias = {nullptr, {1, a_.heads, pass_.tokens, keys}};
+      if (scales != kNone) {
         layer.head_scales = scales + static_cast<uint32_t>(index * a_.heads);
       }
       if (!pass_.caches.empty()) {
@@ -162,14 +161,14 @@ class ModelPlanner {
         layer.keys = buffers_.count() + 2 * static_cast<uint32_t>(index);
         layer.values = layer.keys + 1;
       }
-      MULTIHEAD_TRY(plan_layer(layer, device_, builder_, stream));
+      MULTIHEAD_TRY(plan_layer(layer, builder_, stream));
     }
     return {};
   }
 
   // The scores of distances by a table, as an array of the call.
   uint32_t relative_bias(const nn::Vector& table) {
-    if (a_.buckets == 0 || !table.given()) return kAbsent;
+    if (a_.buckets == 0 || !table.given()) return kNone;
     std::vector<float> numbers(
         static_cast<size_t>(a_.heads * pass_.tokens * (before_ + pass_.tokens)));
     models::fill_relative_bias(table.data, a_.buckets, a_.bucket_distance, a_.heads, before_,
@@ -190,7 +189,7 @@ class ModelPlanner {
     Norm norm = buffers_.norm_of(norm_kind(), p_.final_norm);
     const bool fuses = call_.logits && !call_.state && count <= Builder::kFewRows;
     if (norm.kind != Norm::Kind::kNone && !fuses) {
-      const Rows normed = new_rows(builder_, count, width);
+      const Rows normed = builder_.new_rows(count, width);
       builder_.norm(x, count, width, norm, normed);
       x = normed;
       norm = {};
@@ -198,11 +197,11 @@ class ModelPlanner {
     if (call_.state) builder_.pointwise(x, count, width, {}, {first_output(), 0, width});
     if (!call_.logits) return;
     if (p_.transform.given()) {
-      const Rows hidden = new_rows(builder_, count, a_.embedding_width);
+      const Rows hidden = builder_.new_rows(count, a_.embedding_width);
       const Activation activation = a_.family->transform_gelu ? Activation::kGelu : a_.activation;
       project(x, count, p_.transform, {.norm = norm, .function = function_of(activation)}, hidden);
       norm = {};
-      x = new_rows(builder_, count, a_.embedding_width);
+      x = builder_.new_rows(count, a_.embedding_width);
       builder_.norm(hidden, count, static_cast<uint32_t>(a_.embedding_width),
                     buffers_.norm_of({false, a_.eps}, p_.transform_norm), x);
     }
@@ -221,9 +220,8 @@ class ModelPlanner {
   const ModelBuffers& buffers_;
   const ModelPlan& call_;
   const models::Pass& pass_;
-  const Device& device_;
   const int64_t before_;
-  Builder builder_;
+  Builder& builder_;
 };
 
 // Words of the operands that no weights are.
@@ -271,7 +269,8 @@ Status plan_model(const models::Model::Internals& model, const ModelBuffers& buf
     operands.push_back(buffers.words(buffer));
   }
   add_operands(model, call, operands);
-  return ModelPlanner(model, buffers, call, device, Builder(device, operands, 0)).run(plan);
+  Builder builder(device, operands, 0);
+  return ModelPlanner(model, buffers, call, builder).run(plan);
 }
 
 }  // namespace multihead::webgpu

@@ -1,4 +1,4 @@
-// What plans of attention share: the bindings of operands and scratch memory, with their limits.
+// What plans share: operands, arrays and scratch memory, with their limits, and dispatches.
 #pragma once
 
 #include <algorithm>
@@ -53,33 +53,51 @@ struct GpuRows {
 // Extents (B, H, N, width) of rows in memory: packed sequences have one batch entry.
 using Extents = std::array<int64_t, 4>;
 
-// Makes the dispatches of one plan; remembers the first error.
+// Collects the dispatches of a plan; remembers the first error. Buffers have numbers: operands,
+// then scratch(), and kData for the arrays of the call. finish() gives scratch buffers that are not
+// in use at the same time the same memory. No dispatch may have a buffer both to read and to write,
+// wherever the bindings begin: that is WebGPU's rule.
 class Planner {
  public:
-  Planner(const Device& device, Plan& plan) : device_(device), plan_(plan) {}
+  static constexpr uint32_t kData = kNone - 1;
 
-  // Returns the place of numbers of 32 bits in Plan::data.
+  // Has Device::operands operands, the tensors of a call. Too much work is blamed on `argument`.
+  explicit Planner(const Device& device, const char* argument = "q")
+      : device_(device),
+        argument_(argument),
+        buffers_(device.operands),
+        operands_(device.operands) {}
+
+  // The plan. Errors: the first one; kOption, for a buffer that is longer than a binding.
+  Status finish(Plan& plan);
+
+  // ---- Arrays of the call, of numbers of 32 bits. ----
+
+  // Returns the first word in Plan::data, a multiple of 64.
+  uint32_t data(const auto& numbers) {
+    align();
+    const auto first = static_cast<uint32_t>(plan_.data.size());
+    put(numbers);
+    return first;
+  }
+  // Those that are put() from here on lie in data(), in this order.
+  void begin_data() {
+    align();
+    first_data_ = static_cast<uint32_t>(plan_.data.size());
+  }
+  Binding data() const { return {kData, first_data_, 0}; }
+  // Returns the word in data().
   uint32_t put(const auto& numbers) {
-    const auto at = static_cast<uint32_t>(plan_.data.size());
+    const auto at = static_cast<uint32_t>(plan_.data.size()) - first_data_;
     for (const auto number : numbers) plan_.data.push_back(std::bit_cast<uint32_t>(number));
     return at;
   }
   uint32_t put_given(const auto& numbers) { return numbers.empty() ? kNone : put(numbers); }
 
-  void fail(Status status) {
-    if (status_.ok()) status_ = std::move(status);
-  }
+  // ---- Memory between dispatches. ----
 
-  // The whole Plan::data, which also stands for tensors that are not given.
-  Binding data() const { return {device_.operands, 0, 0}; }
-
-  Binding scratch(const char* argument, double words) {
-    check_bytes(argument, 4 * words);
-    if (!status_.ok()) return {};
-    plan_.scratch.push_back(static_cast<uint32_t>(std::max(words, 16.0)));
-    return {device_.operands + static_cast<uint32_t>(plan_.scratch.size()), 0,
-            plan_.scratch.back()};
-  }
+  uint32_t scratch(uint64_t words);
+  Binding scratch(const char* argument, double words);
   GpuRows scratch_rows(const char* argument, const Extents& e) {
     return {.binding = scratch(argument, product({e[0], e[1], e[2], e[3]})),
             .stride = {e[0] == 1 ? 0 : e[1] * e[2] * e[3], e[2] * e[3], e[3]}};
@@ -89,6 +107,15 @@ class Planner {
     if (unread_.words == 0) unread_ = scratch("out", 3.0 * kUnreadWords);
     return {unread_.buffer, slot * kUnreadWords, kUnreadWords};
   }
+
+  // ---- Tensors of a call, whose `data` is 1 + the number of an operand. ----
+
+  // A buffer from a word on, which is a multiple of 64.
+  struct Place {
+    uint32_t buffer = 0, first = 0;
+  };
+  // The operands of the next calls; without this, operand i is buffer i.
+  void bind(std::vector<Place> operands) { places_ = std::move(operands); }
 
   // The part of an operand from its first to its last element. Strides along axes of one element
   // are set to 0. No elements: data() stands for it.
@@ -115,8 +142,9 @@ class Planner {
     const double bytes = last * static_cast<double>(element);
     check_bytes(argument, bytes);
     if (!status_.ok()) return {};
-    return {static_cast<uint32_t>(reinterpret_cast<uintptr_t>(tensor) - 1), 0,
-            static_cast<uint32_t>(std::ceil(bytes / 4))};
+    const auto number = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(tensor) - 1);
+    const Place place = places_.empty() ? Place{number, 0} : places_[number];
+    return {place.buffer, place.first, static_cast<uint32_t>(std::ceil(bytes / 4))};
   }
   GpuRows rows(const char* argument, const void* data, DType type, const rules::RowStrides& stride,
                const Extents& e) {
@@ -126,57 +154,56 @@ class Planner {
     return rows;
   }
 
+  // ---- Dispatches. ----
+
+  // Workgroups along two axes: kernels count them as y * num_workgroups.x + x, and leave out those
+  // beyond the last.
   template <class Block>
   void dispatch(Kernel kernel, std::array<uint32_t, Dispatch::kConstants> constants, double groups,
-                std::vector<Binding> bindings, const Block& block) {
-    Dispatch made{.kernel = kernel,
-                  .constants = constants,
-                  .bindings = std::move(bindings),
-                  .parameters = words_of(block)};
-    fail(fold("q", static_cast<uint64_t>(std::min(groups, 0x1p62)), device_, made.groups));
-    plan_.dispatches.push_back(std::move(made));
+                std::vector<Binding> bindings, const Block& block, uint32_t z = 1) {
+    plan_.dispatches.push_back(
+        {kernel, constants, folded(groups, z), std::move(bindings), words_of(block)});
   }
 
-  // Completes the plan.
-  Status finish() {
-    check_bytes("options", 4 * static_cast<double>(plan_.data.size()));
-    for (Dispatch& dispatch : plan_.dispatches) {
-      for (Binding& binding : dispatch.bindings) {
-        if (binding.words == 0) binding.words = static_cast<uint32_t>(plan_.data.size());
-      }
-    }
-    return status_;
-  }
-
-  // Reads, converts and places rows: the block has strides, types and extents from here.
-  void move_rows(const GpuRows& from, const GpuRows& to, const Extents& e, RowsBlock block) {
-    const double count = product({e[0], e[1], e[2]});
-    if (count == 0 || e[3] == 0) return;
-    block.x = from.block();
-    block.y = to.block();
-    block.count = static_cast<uint32_t>(count);
-    block.heads = word(e[1]);
-    block.rows = word(e[2]);
-    block.width = word(e[3]);
-    dispatch(Kernel::kRows, {}, count, {from.binding, data(), to.binding}, block);
-  }
+  struct Move {
+    GpuRows from, to;
+  };
+  // Reads, converts and places rows: the block has strides, types and extents from here. As many
+  // rows of RowsBlock::width2 may move in the same dispatch.
+  void move_rows(const Move& rows, const Extents& e, RowsBlock block, const Move* more = nullptr);
 
   const Device& device() const { return device_; }
   bool ok() const { return status_.ok(); }
-
- private:
-  void check_bytes(const char* argument, double bytes) {
-    const double most = std::min(static_cast<double>(device_.binding_bytes), 0x1p32 - 4);
-    if (bytes <= most) return;
-    fail({StatusCode::kOption, argument,
-          "at most " + std::to_string(static_cast<int64_t>(most)) +
-              " bytes, the longest binding of this GPU",
-          std::to_string(static_cast<int64_t>(std::min(bytes, 0x1p62))) +
-              ": cut the batch or the heads into several calls"});
+  const Status& status() const { return status_; }
+  void fail(Status status) {
+    if (status_.ok()) status_ = std::move(status);
   }
 
-  const Device& device_;
-  Plan& plan_;
+ protected:
+  // With the words of each operand, for operations that bind whole buffers.
+  Planner(const Device& device, const char* argument, std::span<const uint64_t> operands)
+      : device_(device),
+        argument_(argument),
+        buffers_(operands.begin(), operands.end()),
+        operands_(static_cast<uint32_t>(operands.size())) {}
+
+  Binding whole(uint32_t buffer) const {
+    if (buffer == kData) return {kData, 0, 0};
+    return {buffer, 0, static_cast<uint32_t>(buffers_[buffer])};
+  }
+
+ private:
+  std::array<uint32_t, 3> folded(double groups, uint32_t z);
+  void align() { plan_.data.resize((plan_.data.size() + 63) / 64 * 64); }
+  void check_bytes(const char* argument, double bytes);
+
+  Device device_;
+  const char* argument_;
+  std::vector<uint64_t> buffers_;  // words
+  uint32_t operands_;
+  std::vector<Place> places_;
+  uint32_t first_data_ = 0;
+  Plan plan_;  // with the numbers of buffers_, and no scratch yet
   Status status_;
   Binding unread_;
 };
@@ -197,7 +224,7 @@ struct Problem {
 };
 
 // Plans out, LSE and captures. Errors: what only the CPU computes, and limits of the GPU.
-Status plan_problem(const Problem& of, const Device& device, Plan& plan);
+Status plan_problem(const Problem& of, Planner& to);
 
 constexpr Extents extents_of(const engine::AttentionShape& shape, bool of_queries) {
   if (of_queries) return {shape.batch, shape.heads, shape.queries, shape.head_dim};

@@ -87,7 +87,7 @@ export const tests = [
   {
     name: 'every control can be reached by keyboard',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { fresh: true });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { fresh: true });
       const reached = new Set();
       for (let i = 0; i < 90; i += 1) {
         await page.keyboard.press('Tab');
@@ -98,6 +98,7 @@ export const tests = [
           return `${role} ${now.id || now.value || now.className}`;
         });
         reached.add(name.trim());
+        if (await page.evaluate(() => document.activeElement.matches('.more summary'))) await page.keyboard.press('Enter');
         if (name === 'switch causal') {
           await page.keyboard.press(' ');
           await until(page, () => document.querySelector('#causal').checked);
@@ -217,7 +218,8 @@ export const tests = [
           return found;
         }, within);
       assert.deepEqual(await stray('body'), []);
-      for (const section of ['#live-map', '#gallery', '#steps']) {
+      await page.evaluate(() => void (document.querySelector('.more').open = true));
+      for (const section of ['.more', '#gallery', '#steps']) {
         const numbers = await page.evaluateHandle(
           (inside) => [...document.querySelectorAll(`${inside} .segments button`)].find(({ textContent }) => textContent === 'Numbers'),
           section,
@@ -277,7 +279,7 @@ export const tests = [
   {
     name: 'reduced motion stops every transition',
     async run({ browser, url, kind }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       const moving = () =>
         page.evaluate(
           () =>

@@ -13,7 +13,7 @@ export const tests = [
   {
     name: 'the bar shows the words and the heads once they have left the screen: a word is chosen, a head shown and muted',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       assert.equal(await page.$eval('.bar-sentence', ({ hidden }) => hidden), true, 'the words are on the screen');
       await page.$eval('#bend', (section) => section.scrollIntoView());
       await until(page, () => document.querySelectorAll('.bar-word').length === 8);
@@ -108,7 +108,7 @@ export const tests = [
         assert.equal(await page.$eval('#notice', ({ hidden }) => hidden), true, 'the whole address is understood');
         await close();
       }
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       await page.click('.places a[href="#bend"]');
       await until(page, () => document.querySelector('.places a[aria-current]').textContent === 'Bend');
       assert.ok(await inView(page, '#bend'));
@@ -119,40 +119,7 @@ export const tests = [
         [...document.querySelectorAll('#use-it button')].find(({ textContent }) => textContent === 'Copy a link to this view').click();
         return texts[0];
       });
-      assert.equal(copied, `${url}#at=bend`);
-      await close();
-    },
-  },
-  {
-    name: 'the chosen word walks through the sentence until the first touch, and not from a shared link',
-    skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
-    async run({ browser, url }) {
-      const looks = (page) => page.$eval('.strip-looks', ({ textContent }) => textContent);
-      const { page, close } = await openPage(browser, url, {
-        walking: true,
-        // Each step is taken by the test, because the walk ends where it began.
-        prepare: (page) =>
-          page.evaluateOnNewDocument(() => {
-            const real = window.setInterval;
-            window.setInterval = (run, delay, ...rest) => (delay === 1100 ? ((window.stride = run), 0) : real(run, delay, ...rest));
-          }),
-      });
-      const caption = (page) => page.$eval('.preset-line', ({ textContent }) => textContent);
-      const step = async () => {
-        await page.evaluate(() => window.stride());
-        await settled(page);
-      };
-      assert.match(await caption(page), /^Head 1 looks at the word before dog₇, .* Click a word to look from there\.$/);
-      for (const word of ['ran', 'I', 'saw']) {
-        await step();
-        assert.equal(await looks(page), `${word} looks at`);
-      }
-      assert.match(await caption(page), /^From saw: heads 1 and 2 look at I, head 3 at itself, head 4 at several words\. /);
-      await page.mouse.move(3, 3);
-      await page.mouse.down();
-      await settled(page);
-      assert.equal(await looks(page), 'dog₇ looks at', 'the word that the page chooses');
-      assert.equal(await page.evaluate(() => location.hash), '', 'the walk changes nothing');
+      assert.equal(copied, `${url}#source=rules&at=bend`);
       await close();
     },
   },

@@ -1,4 +1,4 @@
-// The first five seconds: the content above the fold, the arcs, the presets, and text of every script.
+// The first five seconds: the content above the fold, the arcs, the next words, the presets, and text of every script.
 
 import assert from 'node:assert/strict';
 import { openPage, setSentence, settled, snapshot, until } from './harness.mjs';
@@ -8,6 +8,17 @@ const boxOf = (page, selector) =>
     const { left, top, right, bottom } = element.getBoundingClientRect();
     return { left, top, right, bottom };
   });
+/** The token to which each head gives most, from the last one. */
+const looksOfLast = async (page) => {
+  const { trace, tokens, heads } = await snapshot(page);
+  const n = tokens.length;
+  const rowOf = (head) => [...trace.weights.data.subarray((head * n + n - 1) * n, (head + 1) * n * n)];
+  return { tokens, looks: heads.map((_, head) => rowOf(head).indexOf(Math.max(...rowOf(head)))) };
+};
+const nextOf = (page) =>
+  page.$$eval('.next-bar', (bars) =>
+    bars.map((bar) => [bar.querySelector('.next-word').textContent, parseInt(bar.querySelector('.number').textContent)]),
+  );
 const names = (page) => page.$$eval('.token', (list) => list.map(({ textContent }) => textContent));
 
 export const tests = [
@@ -15,7 +26,7 @@ export const tests = [
     { width: 1280, height: 800 },
     { width: 360, height: 740 },
   ].map(({ width, height }) => ({
-    name: `the sentence, its arcs and a heat map are above the fold, ${width} × ${height}`,
+    name: `the sentence, its arcs, the next words and a heat map are above the fold, ${width} × ${height}`,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { width, height });
       for (const place of [
@@ -24,13 +35,14 @@ export const tests = [
         '.presets',
         '.strip-words',
         '.strip-heads',
+        '.next-bar',
         `#live-map .live-card:nth-child(${width > 640 ? 4 : 2}) canvas`,
       ]) {
         const box = await boxOf(page, place);
         assert.ok(box.top >= 0 && box.bottom <= height, `${place} ends at ${box.bottom} of ${height}`);
         assert.ok(box.left >= 0 && box.right <= width, `${place} ends at ${box.right} of ${width}`);
       }
-      const rows = await page.$$eval('.preset', (list) => new Set(list.map((each) => each.offsetTop)).size);
+      const rows = await page.$$eval('.preset:not([hidden])', (list) => new Set(list.map((each) => each.offsetTop)).size);
       assert.equal(rows, 1, 'the presets are one row');
       const arcs = await page.$$eval('.arc', (list) =>
         list.map((arc) => ({ color: getComputedStyle(arc).stroke, width: arc.getBoundingClientRect().width })),
@@ -38,12 +50,64 @@ export const tests = [
       assert.equal(new Set(arcs.map(({ color }) => color)).size, 4, 'a color for each head');
       const numbers = await page.$$eval('.arc-mark', (list) => list.map(({ textContent }) => textContent));
       assert.deepEqual([...new Set(numbers)].sort(), ['1', '2', '3', '4']);
-      const ends = await page.$$eval('.arc-mark', (list) => new Set(list.map((mark) => mark.getAttribute('transform'))).size);
-      assert.equal(ends, 4, 'four heads look at four words');
-      assert.match(await page.$eval('.in-use', (line) => line.textContent), /simple rules; they do not understand meaning/);
+      const { tokens, looks } = await looksOfLast(page);
+      assert.ok(new Set(looks).size >= 3, `the heads look at ${looks}`);
+      assert.match(
+        await page.$eval('.in-use', (line) => line.textContent),
+        /weights, trained .* it has learned how her sentences go, not what they mean/,
+      );
+      assert.equal(await page.$eval('.strip-looks', (line) => line.textContent), `${tokens.at(-1)}₉ looks at`);
+      assert.match(await page.$eval('.preset-line', (line) => line.textContent), /^From Mr\.₉: head/);
       await close();
     },
   })),
+  {
+    name: 'the small model: a pressed word is written and the next ones follow; a muted head and a changed word change them',
+    essential: true,
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url, { fresh: true });
+      const [[word, share], ...others] = await nextOf(page);
+      assert.equal(word, 'Elton', 'the name that followed the same word before');
+      assert.ok(share >= 40 && others.every(([, other]) => other <= share), `${share} %`);
+      // Without the heads that copy, the name is no longer likely.
+      const copying = await page.$$eval('.live-name', (list) => list.flatMap(({ textContent }, i) => (textContent === 'copies' ? [i + 1] : [])));
+      assert.ok(copying.length > 0);
+      await page.evaluate((heads) => void (location.hash = `#source=novels&muted=${heads.join('.')}`), copying);
+      await until(page, () => document.querySelector('#live-map .is-muted') !== null);
+      await settled(page);
+      const muted = Object.fromEntries(await nextOf(page))[word] ?? 0;
+      assert.ok(muted < share / 2, `${muted} % without heads ${copying}`);
+      await page.evaluate(() => void (location.hash = ''));
+      await settled(page);
+      // Another name is copied, too.
+      await setSentence(page, 'Mr. Darcy came in. Emma looked at Mr.');
+      assert.equal((await nextOf(page))[0][0], 'Darcy', 'another name');
+      await page.click('#undo');
+      await until(page, () => document.querySelector('#sentence').value.startsWith('Mr. Elton'));
+      await settled(page);
+      await page.focus('.next-bar');
+      for (let i = 1; i <= 2; i += 1) {
+        await page.keyboard.press('Enter');
+        await settled(page);
+        assert.equal((await page.$$('.token')).length, 9 + i);
+      }
+      assert.equal(await page.evaluate(() => document.activeElement.className), 'next-bar', 'the focus stays');
+      assert.match(await page.$eval('#sentence', ({ value }) => value), /^Mr\. Elton came in\. Emma looked at Mr\. Elton\S* ?\S+$/);
+      assert.match(await page.$eval('.next [role=status]', ({ textContent }) => textContent), / is written\. Next: .*\d.%/);
+      const before = await nextOf(page);
+      await page.reload();
+      await settled(page);
+      assert.deepEqual(await nextOf(page), before, 'a link shows the same');
+      await page.select('#source-layer', '0');
+      await settled(page);
+      assert.match(await page.evaluate(() => location.hash), /novelsLayer=1/);
+      assert.deepEqual(await nextOf(page), before, 'the prediction is that of the whole model, whichever layer is shown');
+      await page.click('#source-rules');
+      await settled(page);
+      assert.equal(await page.$eval('.next', ({ hidden }) => hidden), true, 'hand-built heads predict nothing');
+      await close();
+    },
+  },
   {
     name: 'nothing moves while the page loads: layout shift at most 0.1',
     skip: (kind) => kind === 'firefox' && 'Firefox does not measure layout shift',
@@ -98,7 +162,7 @@ export const tests = [
   {
     name: 'arrow keys choose words in the strip, and the choice stays in view when the pointer leaves',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       await page.focus('.token[tabindex="0"]');
       await page.keyboard.press('Home');
       await page.keyboard.press('ArrowRight');
@@ -179,8 +243,8 @@ export const tests = [
       await page.emulateMediaType('print');
       assert.notEqual(await ground(), dark);
       assert.equal(await ground(), 'rgba(0, 0, 0, 0)', 'the paper itself');
-      const folded = await page.$eval('.question p', (answer) => answer.checkVisibility());
-      assert.ok(folded, 'answers are printed');
+      const folded = await page.$eval('.about p', (text) => text.checkVisibility());
+      assert.ok(folded, 'what is folded is printed');
       await page.emulateMediaType(null);
       const client = await page.createCDPSession();
       await client.send('Emulation.setEmulatedMedia', { features: [{ name: 'forced-colors', value: 'active' }] });

@@ -98,7 +98,7 @@ export function forgetPage(browser) {
  */
 
 /** Opens a page in a new browser context. */
-async function openNew(browser, url, { size, scheme, ready, walking, prepare }) {
+async function openNew(browser, url, { size, scheme, ready, prepare }) {
   const context = await browser.createBrowserContext();
   const page = await patientPage(context);
   const complaints = [];
@@ -116,11 +116,6 @@ async function openNew(browser, url, { size, scheme, ready, walking, prepare }) 
   await prepare?.(page);
   await page.goto(url);
   if (ready) await settled(page);
-  // The first touch ends the walk of the chosen word through the sentence.
-  if (ready && !walking) {
-    await page.evaluate(() => void document.dispatchEvent(new Event('pointerdown')));
-    await settled(page);
-  }
   if (scheme) await checkScheme(page, scheme);
   return { page, context, complaints, origins };
 }
@@ -160,19 +155,14 @@ async function moveTo(page, hash, size) {
 /**
  * Opens a page at this address. Takes the page that an earlier test has left in this browser, if there is one. `fresh` opens a
  * new page in a new browser context: for tests of the first look, of undo, of the order of the focus, and of work that is
- * counted. `scheme` and `prepare` do the same; `prepare` is called before the page loads. `walking`: the chosen word walks through the sentence,
- * as for a visitor who has not touched the page. `complaints` collects errors of the console and the page; `close` fails if
- * there are any unexpected ones.
+ * counted. `scheme` and `prepare` do the same; `prepare` is called before the page loads. `complaints` collects
+ * errors of the console and the page; `close` fails if there are any unexpected ones.
  */
-export async function openPage(
-  browser,
-  url,
-  { width = USUAL_SIZE.width, height = USUAL_SIZE.height, scheme, ready = true, walking = false, prepare, fresh } = {},
-) {
+export async function openPage(browser, url, { width = USUAL_SIZE.width, height = USUAL_SIZE.height, scheme, ready = true, prepare, fresh } = {}) {
   const size = { width, height };
   const { origin, hash } = new URL(url);
   const lane = lanes.get(browser);
-  const shares = !fresh && !prepare && !scheme && ready && !walking && lane?.origin === origin && !lane.inUse && new URL(url).pathname === '/';
+  const shares = !fresh && !prepare && !scheme && ready && lane?.origin === origin && !lane.inUse && new URL(url).pathname === '/';
   const finish = async ({ page, complaints, context }, expected) => {
     await page.takeComplaints?.();
     const rest = complaints.filter((text) => !expected?.test(text));
@@ -180,12 +170,12 @@ export async function openPage(
     assert.equal(rest.length, 0, `errors on the console: ${rest.join(' | ')}`);
   };
   if (!shares) {
-    const opened = await openNew(browser, url, { size, scheme, ready, walking, prepare });
+    const opened = await openNew(browser, url, { size, scheme, ready, prepare });
     return { ...opened, close: ({ expected } = {}) => finish(opened, expected) };
   }
   lane.inUse = true;
   if (!lane.opened) {
-    lane.opened = await openNew(browser, `${origin}/`, { size: USUAL_SIZE, ready, walking });
+    lane.opened = await openNew(browser, `${origin}/`, { size: USUAL_SIZE, ready });
     lane.look = await lookOf(lane.opened.page);
     lane.spoiled = false;
     for (const name of SPOILS) {

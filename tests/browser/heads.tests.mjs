@@ -30,7 +30,7 @@ const seen = (page) =>
       bend: texts('#bend .head-name').join(),
       mutes: document.querySelectorAll('.mutes button').length,
       program: document.querySelector('#use-it code').textContent,
-      rules: document.querySelector('.choice').checkVisibility(),
+      rules: !document.querySelector('.choice').hidden,
     };
   });
 
@@ -76,7 +76,7 @@ export const tests = [
       await page.keyboard.press('Enter');
       assert.match(await lineOf(page), /^No model is open, so these heads are hand-built\. Open one below\.$/);
       assert.equal(await page.evaluate(() => location.hash), '#source=trained', 'a disabled choice changes nothing');
-      assert.equal(await page.$eval('#bar-source', (list) => [...list.options].map(({ disabled: off }) => Number(off)).join('')), '011');
+      assert.equal(await page.$eval('#bar-source', (list) => [...list.options].map(({ disabled: off }) => Number(off)).join('')), '0011');
       await page.click('#source-line a');
       await until(page, () => document.activeElement.id === 'own');
       await close();
@@ -90,7 +90,10 @@ export const tests = [
       await page.$eval('#train', (section) => section.scrollIntoView());
       await train(page);
       assert.equal(await pressed(page), 'source-rules', 'training alone changes nothing above');
-      await choose(page, 'trained');
+      await page.$eval('#train-watch', (button) => button.click());
+      await until(page, () => document.querySelector('#source-trained').getAttribute('aria-pressed') === 'true');
+      await settled(page);
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'your-sentence');
       const letters = [...'isathedogandthedogran'];
       const after = await seen(page);
       assert.deepEqual(
@@ -190,7 +193,7 @@ export const tests = [
   {
     name: 'heads: the small English model drives the first screen; a link that names it opens it, with its layer and text',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       const rules = await seen(page);
       await page.$eval('#own-english', (button) => button.click());
       await mapShown(page);
@@ -231,7 +234,7 @@ export const tests = [
   {
     name: 'heads: a model whose heads the steps cannot follow stays in its section, and a sentence says so',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       const remove = await openModel(page, goldenFiles('bert'));
       await page.$eval('#source-model', (button) => button.click());
       assert.match(await lineOf(page), /^A model of the type bert shows its heads in “Your own model” only; the steps follow GPT-2/);
@@ -243,7 +246,7 @@ export const tests = [
   {
     name: 'heads: the switch by keyboard at 360 px: nothing serious for axe, nothing sideways, and the focus stays',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 360, height: 740 });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 360, height: 740 });
       await page.$eval('#train', (section) => section.scrollIntoView());
       await train(page, { steps: 3 });
       await page.evaluate(() => scrollTo(0, 0));

@@ -46,7 +46,7 @@ export const tests = [
   {
     name: 'a longer sentence, with which the gallery has fewer columns, gives each map its size at once',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { fresh: true });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { fresh: true });
       const columns = () => page.$eval('#gallery .cards', (cards) => Number(cards.dataset.columns));
       assert.equal(await columns(), 4);
       await countWork(page);
@@ -220,7 +220,7 @@ export const tests = [
             .map((text) => Math.fround(Number(text))),
         );
       };
-      for (const section of ['#bend', '#live-map']) {
+      for (const section of ['#bend', '#your-sentence']) {
         assert.deepEqual(await numbersIn(section), [...trace.weights.data.subarray(0, n * n)], section);
       }
       assert.deepEqual(await numbersIn('#reveal'), [...trace.q.data]);
@@ -228,7 +228,7 @@ export const tests = [
       await until(page, () => window.multiheadPage.training().status === 'paused');
       const untrained = await numbersIn('#train');
       assert.equal(untrained.length, 32 * 32);
-      for (const section of ['#live-map', '#bend', '#reveal', '#train', '#gallery .card-mean']) {
+      for (const section of ['#your-sentence', '#bend', '#reveal', '#train', '#gallery .card-mean']) {
         await press(page, `${section} .save:first-child`);
         const { width, height } = await page.evaluate(async () => {
           const { width, height } = await createImageBitmap(window.saved.at(-1));
@@ -273,7 +273,7 @@ export const tests = [
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await until(page, () => window.multiheadPage.training().status === 'paused');
       for (const [place, field, tables, pictures = tables] of [
-        ['#live-map', 'liveView', 1, 4],
+        ['#your-sentence', 'liveView', 1, 4],
         ['#steps', 'stepView', 1],
         ['#reveal', 'revealView', 8],
         ['#gallery', 'galleryView', 5],

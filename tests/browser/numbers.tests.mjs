@@ -121,7 +121,7 @@ export const tests = [
     name: 'the causal switch hatches the upper triangle',
     essential: true,
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       // Counts the colors inside each cell of row 0, by column. The cells' positions come from the grid.
       const colorsInRow = () =>
         page.$eval('#gallery .map-stage', (stage) => {

@@ -75,7 +75,7 @@ const refused = 'markup, template, script, worker, policy, second of the name';
 
 /** Uses every part of the page that starts a script or shows markup. */
 async function useEverything(page) {
-  await page.click('.preset');
+  await page.click('.preset:not([hidden])');
   for (const id of await page.$$eval('.step', (tabs) => tabs.map((tab) => tab.id))) {
     await page.$eval(`#${id}`, (tab) => tab.click());
     await settled(page);

@@ -32,7 +32,7 @@ export const tests = [
     name: 'on paper, maps are light and tables whole, also from the dark theme',
     skip: (kind) => (kind === 'firefox' ? 'Firefox cannot emulate printing' : undefined),
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { scheme: 'dark' });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { scheme: 'dark' });
       // Find a cell without weight, as a share of the canvas: on paper the canvas is smaller, but its cells keep their
       // places.
       const cell = await page.$eval('#gallery .map-stage', (stage) => {

@@ -39,7 +39,7 @@ export const tests = [
       const { page, origins, close } = await openPage(browser, server.url);
       await offlineCopyReady(page);
       const loaded = server.requested.length;
-      await page.click('.preset');
+      await page.click('.preset:not([hidden])');
       await toggle(page, '#causal');
       await page.click('#step-x');
       await snapshot(page);
@@ -60,7 +60,9 @@ export const tests = [
       const server = await startServer();
       const { page, close } = await openPage(browser, server.url);
       await server.close();
-      await page.click('.preset');
+      await page.click('.preset:nth-child(2)');
+      assert.equal((await snapshot(page)).tokens.at(-1), 'Miss');
+      await page.click('#source-rules');
       await toggle(page, '[value=average]');
       assert.equal((await snapshot(page)).tokens.length, 8);
       await close({ expected: /fetching the script/ }); // an error of the service worker, if it was not there yet
@@ -103,7 +105,7 @@ export const tests = [
         const real = WebAssembly.validate;
         WebAssembly.validate = (bytes) => !(bytes.includes(0x85) && bytes.includes(0xfd)) && real(bytes);
       }`);
-      const { page, close } = await openPage(browser, server.url);
+      const { page, close } = await openPage(browser, `${server.url}#source=rules`);
       const { backend, trace, weights, heads } = await snapshot(page);
       assert.equal(backend.simd, 'simd128');
       assert.match(await textOf(page, '#status'), /SIMD128/);
@@ -205,7 +207,7 @@ export const tests = [
     name: 'without JavaScript the page says that it needs it',
     async run({ browser }) {
       const { url, close: closeServer } = await startPlainServer('/'); // npm start's lets no page show it in a frame
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       // A sandboxed frame runs no scripts in any browser; switching them off in the settings would need another
       // browser.
       const text = await page.evaluate(
@@ -260,7 +262,7 @@ export const tests = [
   {
     name: 'the status chip shows backend, reason, the median of warm runs, and size',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       const { backend } = await snapshot(page);
       await page.click('#status summary');
       await until(page, () => /\d ms for 8 tokens.*median of warm runs/.test(document.querySelector('#status').textContent));
@@ -288,7 +290,7 @@ export const tests = [
   {
     name: 'the head of the page: preview with picture, theme colors, icons; the header fits 320 px',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 320, height: 640 });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 320, height: 640 });
       const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       assert.ok(over <= 0, `${over} px too wide`);
       const head = JSON.parse(
@@ -322,7 +324,7 @@ export const tests = [
     name: 'a hundred edits leak no memory',
     thorough: true,
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       // The memory below is the worker's. Scroll to a place without maps, so that nothing is drawn meanwhile.
       await page.evaluate(() => document.querySelector('#use-it').scrollIntoView());
       const before = (await snapshot(page)).memory;
@@ -346,7 +348,7 @@ export const tests = [
   {
     name: 'after many quick changes the page shows the last one',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       await page.evaluate(() => {
         const field = document.querySelector('#sentence');
         for (let i = 1; i <= 60; i += 1) {

@@ -20,6 +20,7 @@ import { tests as generation } from './generation.tests.mjs';
 import { tests as heads } from './heads.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
 import { tests as firstLook } from './first_look.tests.mjs';
+import { tests as laboratory } from './laboratory.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
 import { tests as modelWorkers } from './model_workers.tests.mjs';
 import { tests as monkey } from './monkey.tests.mjs';
@@ -56,6 +57,7 @@ const tests = [
   ...trainingAccess,
   ...generation,
   ...ownModel,
+  ...laboratory,
   ...heads,
   ...accessibility,
   ...robustness,

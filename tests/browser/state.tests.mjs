@@ -78,7 +78,7 @@ export const tests = [
       const { next, pick } = randomFrom(seed);
       const names = [...(await fieldNames()), '__proto__', 'toString', 'a'.repeat(500), '%E0', ''];
       assert.ok(names.length > 40, names.join());
-      const { page, complaints, close } = await openPage(browser, url, { fresh: true });
+      const { page, complaints, close } = await openPage(browser, `${url}#source=rules`, { fresh: true });
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       for (let round = 0; round < 40; round += 1) {
         const parts = Array.from({ length: 1 + Math.floor(8 * next()) }, () => `${pick(names)}=${pick(next() < 0.5 ? usualValues : oddValues)}`);
@@ -105,10 +105,10 @@ export const tests = [
     thorough: true,
     async run({ browser, url }) {
       const seed = Date.now() % 1e6;
-      const { page, close } = await openPage(browser, url, { fresh: true });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { fresh: true });
       await page.evaluate((from) => {
         window.isSame = true;
-        const buttons = [...document.querySelectorAll('.preset, .step, .token, .strip-head, #causal, .mutes button')];
+        const buttons = [...document.querySelectorAll('.preset:not([hidden]), .step, .token, .strip-head, #causal, .mutes button')];
         let state = from;
         const random = (count) => {
           state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
@@ -125,7 +125,7 @@ export const tests = [
       await until(page, () => document.querySelector('#undo').ariaDisabled === 'true');
       await settled(page);
       assert.equal(await page.evaluate(() => window.isSame), true, `seed ${seed}: it is the same page`);
-      assert.deepEqual([await hashOf(page), await textIn(page)], ['', 'I saw the dog and the dog ran'], `seed ${seed}: the beginning`);
+      assert.deepEqual([await hashOf(page), await textIn(page)], ['#source=rules', 'I saw the dog and the dog ran'], `seed ${seed}: the beginning`);
       // Make more changes in a second than a browser makes entries for.
       await page.evaluate(() => {
         const steps = [...document.querySelectorAll('.step')];
@@ -144,7 +144,7 @@ export const tests = [
     name: 'the state in the address comes back in a fresh page',
     essential: true,
     async run({ browser, url }) {
-      const first = await openPage(browser, url);
+      const first = await openPage(browser, `${url}#source=rules`);
       await typeSentence(first.page, 'Über 100% & more?');
       await toggle(first.page, '#causal');
       await toggle(first.page, '[value=itself]');
@@ -182,7 +182,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#heads=zzz&causal=maybe&step=%00&nonsense`);
       const { tokens, heads, causal } = await snapshot(page);
-      assert.deepEqual([tokens.length, heads.length, causal], [8, 4, false]);
+      assert.deepEqual([tokens.length, heads.length, causal], [9, 4, true]);
       assert.match(await noticeOf(page), /I could not read \(heads, causal, step, "nonsense"\)/);
       await page.evaluate(() => {
         location.hash = '#text=fixed+now';
@@ -196,18 +196,18 @@ export const tests = [
       await until(page, () => !document.querySelector('#notice').hidden);
       await settled(page);
       assert.match(await noticeOf(page), /I could not read \(text\)/);
-      assert.equal((await snapshot(page)).tokens.length, 8, 'the default sentence');
+      assert.equal((await snapshot(page)).tokens.length, 9, 'the default sentence');
       assert.ok(!(await textIn(page)).includes('\uFFFD'), 'no broken character');
       await page.click('#step-mask');
       assert.equal(await noticeOf(page), null, 'the address is whole again');
-      assert.equal(await hashOf(page), '#step=mask');
+      assert.equal(await hashOf(page), '#source=novels&step=mask');
       await close();
     },
   },
   {
     name: 'Back takes back a step, a preset and a chosen word; typing is one entry; nothing typed is lost',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       const first = await textIn(page);
       // All letters in one task: what comes later than a pause is an entry of its own, also on a busy machine.
       await page.$eval(
@@ -224,7 +224,7 @@ export const tests = [
       await page.click('#step-scores');
       await (await page.$$('.token'))[1].click();
       assert.equal(await chosenToken(page), 1);
-      await (await page.$$('.preset'))[2].click();
+      await (await page.$$('.preset:not([hidden])'))[2].click();
       await settled(page);
       assert.notEqual(await textIn(page), 'my own words here');
 
@@ -250,7 +250,7 @@ export const tests = [
   {
     name: 'undo and redo by buttons in the bar, which say what they changed, and by Ctrl+Z and Ctrl+Y outside of text fields',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { fresh: true });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { fresh: true });
       const press = async (key) => {
         await page.keyboard.down('Control');
         await page.keyboard.press(key);
@@ -278,10 +278,10 @@ export const tests = [
       await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-mask');
       await press('z');
       await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-x');
-      assert.equal(await hashOf(page), '');
+      assert.equal(await hashOf(page), '#source=rules');
       await press('y');
       await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-mask');
-      await (await page.$$('.preset'))[1].click();
+      await (await page.$$('.preset:not([hidden])'))[1].click();
       await settled(page);
       assert.equal((await bar()).said, '', 'a change is not an undo');
       await page.click('#undo');
@@ -305,7 +305,7 @@ export const tests = [
       });
       await page.mouse.click(cell.x, cell.y);
       await page.mouse.move(2, 2);
-      assert.equal(await hashOf(page), '#query=5&key=3&head=2&step=softmax');
+      assert.equal(await hashOf(page), '#source=rules&query=5&key=3&head=2&step=softmax');
       assert.equal(await chosenToken(page), 4);
       await until(page, () => document.querySelector('#show-head-2').ariaPressed === 'true');
       assert.match(await page.$eval('.origin-pair', (line) => line.textContent), /^and → the₃/);

@@ -220,7 +220,7 @@ export const tests = [
   {
     name: 'on a narrow screen a formula that scrolls can be scrolled by keyboard, and terms that are opened can be seen',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 320 });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 320 });
       const { over, tabIndex } = await page.$eval('.formula', (box) => ({
         over: box.scrollWidth > box.clientWidth,
         tabIndex: box.tabIndex,
@@ -249,7 +249,7 @@ export const tests = [
   {
     name: 'on a phone, the map of each step, its explanation and the buttons are on one screen',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 360, height: 740 });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 360, height: 740 });
       for (const id of ids) {
         await page.$eval(`#step-${id}`, (tab) => tab.click());
         await settled(page);
@@ -274,7 +274,7 @@ export const tests = [
   {
     name: 'on a screen of 1280 × 800, the buttons, the text, the formula, the whole map and its explanation are in sight in each step',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 1280, height: 800 });
+      const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 1280, height: 800 });
       for (const id of ids) {
         await page.$eval(`#step-${id}`, (tab) => tab.click());
         await page.$eval('#steps', (section) => section.scrollIntoView());

@@ -111,6 +111,7 @@ export const tests = [
     },
   },
   {
+    thorough: true,
     name: 'every scene fits, by keyboard and for axe, wide and narrow, in both languages',
     async run({ browser, url }) {
       const { page, close } = await openScene(browser, url, scenes[0]);

@@ -305,7 +305,7 @@ export const tests = [
   {
     name: 'before a model is there, its cells have no numbers, and paper has no training',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#source=rules`);
       assert.deepEqual(await page.$$eval('#train .job-box', (list) => [...new Set(list.map(({ textContent }) => textContent))]), ['–']);
       if (page.emulateMediaType) {
         await page.emulateMediaType('print').catch(() => undefined);

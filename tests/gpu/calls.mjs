@@ -126,7 +126,9 @@ const rotations = async (on, { r, worst }) => {
 const products = async (on, { r, worst }) => {
   for (const [rows, width, outputs] of [
     [1, 36, 70],
-    [5, 8, 3],
+    [5, 7, 3],
+    [9, 0, 2],
+    [1, 1, 1],
     [77, 64, 130],
   ]) {
     const [x, weight, bias] = [filled(r, rows, width), filled(r, outputs, width), filled(r, outputs)];

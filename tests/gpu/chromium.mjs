@@ -1,8 +1,8 @@
 // A page in Chromium with WebGPU on SwiftShader, which computes with the processor: no machine of the tests needs a GPU.
 
 import { createServer } from 'node:http';
-import { readFile } from 'node:fs/promises';
-import { extname, join, normalize } from 'node:path';
+import { readdir, readFile } from 'node:fs/promises';
+import { extname, join, normalize, relative } from 'node:path';
 import puppeteer from 'puppeteer-core';
 import { rolldown } from 'rolldown';
 import { ROOT } from '../../native/dev/build.mjs';
@@ -10,11 +10,7 @@ import { findChromium } from '../browser/browsers.mjs';
 
 const flags = ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader', '--enable-features=Vulkan', '--use-vulkan=swiftshader'];
 const types = { '.js': 'text/javascript', '.html': 'text/html', '.wasm': 'application/wasm', '.json': 'application/json' };
-const nodeless = {
-  name: 'nodeless',
-  resolveId: (id) => (id.startsWith('node:') ? id : null),
-  load: (id) => (id.startsWith('node:') ? 'export const readFile = undefined;' : null),
-};
+const fetched = { name: 'fetched files', resolveId: (id) => (id.startsWith('node:') ? join(ROOT, 'tests', 'gpu', 'fetched_files.mjs') : null) };
 
 /** Why the page cannot be opened; undefined if it can. */
 export const whyNoChromium = () => findChromium().reason;
@@ -25,7 +21,7 @@ async function scriptOf() {
     input: join(ROOT, 'tests', 'gpu', 'page.mjs'),
     external: ['/dist/index.js', '/dist/models.js'],
     resolve: { extensionAlias: { '.js': ['.ts', '.js'] }, alias: { multihead: '/dist/index.js' } },
-    plugins: [nodeless],
+    plugins: [fetched],
     transform: { define: { 'process.env': '{}' } },
     logLevel: 'warn',
   });
@@ -40,14 +36,25 @@ async function startServer(script, folder) {
     '/': ['.html', '<!doctype html><title>multihead on a GPU</title><script type="module" src="/page.js"></script>'],
     '/page.js': ['.js', script],
   };
+  const list = async (path, recursive) => {
+    const entries = await readdir(path, { recursive, withFileTypes: true });
+    return entries.map((entry) => ({ name: relative(path, join(entry.parentPath, entry.name)), folder: entry.isDirectory() }));
+  };
   const server = createServer(async ({ url }, response) => {
-    const path = normalize(new URL(url, 'http://x').pathname);
+    const { pathname, searchParams } = new URL(url, 'http://x');
+    const path = normalize(pathname);
     try {
       const below = [
         ['/dist/', join(ROOT, 'bindings', 'dist')],
-        ['/cases/', folder],
+        ['/cases', folder],
+        ['/kept', join(ROOT, 'tests', 'conformance', 'models', 'gpt2')],
       ].find(([start]) => path.startsWith(start));
-      const [extension, body] = files[path] ?? [extname(path), await readFile(join(below[1], path.slice(below[0].length)))];
+      const onDisk = async () => {
+        const file = join(below[1], path.slice(below[0].length));
+        const kind = searchParams.get('list');
+        return kind === null ? [extname(path), await readFile(file)] : ['.json', JSON.stringify(await list(file, kind === 'all'))];
+      };
+      const [extension, body] = files[path] ?? (await onDisk());
       response.setHeader('content-type', types[extension] ?? 'application/octet-stream');
       response.end(body);
     } catch {
@@ -84,7 +91,7 @@ export async function openPage({ folder = join(ROOT, 'tests', 'conformance'), lo
     let failed = (_error) => {};
     const failure = new Promise((_, reject) => (failed = reject));
     page.on('pageerror', (error) => (log(`page: ${error.message}`), failed(error)));
-    page.on('console', (message) => log(message.text()));
+    page.on('console', (message) => message.text().startsWith('Failed to load resource') || log(message.text()));
     await page.goto(`http://127.0.0.1:${server.address().port}/`);
     await Promise.race([failure, page.waitForFunction(() => globalThis.tests !== undefined, { timeout: 60_000 })]);
     failure.catch(() => {});

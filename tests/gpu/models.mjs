@@ -31,10 +31,7 @@ const compare = (worst, name, got, wanted, label) => {
 };
 
 async function check(name, options) {
-  const folder = new URL(`/cases/models/${name}/`, location.href).href;
-  const read = async (file) => new File([await (await fetch(folder + file)).arrayBuffer()], file);
-  const files = () => Promise.all(['config.json', 'model.safetensors'].map(read));
-  const [gpu, cpu] = [await openModel(await files(), { ...options, device: 'gpu' }), await openModel(await files(), options)];
+  const [gpu, cpu] = [await openModel(await filesOf(name), { ...options, device: 'gpu' }), await openModel(await filesOf(name), options)];
   const worst = new Worst();
   const label = `${name}, ${options.weights ?? 'as stored'}`;
   if (!gpu.device.startsWith('gpu: ') || cpu.device !== 'cpu') throw new Error(`devices are ${gpu.device} and ${cpu.device}`);
@@ -73,29 +70,170 @@ const test = (names, options, thorough) => ({
   },
 });
 
-/** 'auto' leaves a software adapter to those who ask for it, and takes the CPU. */
-const automatic = {
-  name: "models with device 'auto'",
-  kind: 'all',
-  thorough: true,
-  async run() {
-    const folder = new URL('/cases/models/bert/', location.href).href;
-    const files = await Promise.all(
-      ['config.json', 'model.safetensors'].map(async (file) => new File([await (await fetch(folder + file)).arrayBuffer()], file)),
-    );
-    const model = await openModel(files, { device: 'auto' });
-    const { device } = model;
-    await model.embed(ids);
-    model.dispose();
-    if (!/^(gpu: |cpu: .*computes on the CPU)/.test(device)) throw new Error(`device is ${device}`);
-    return device;
-  },
+const filesOf = async (name) => {
+  const read = async (file) => new File([await (await fetch(`/cases/models/${name}/${file}`)).arrayBuffer()], file);
+  return Promise.all(['config.json', 'model.safetensors'].map(read));
 };
+
+/** Runs with properties of objects replaced: [object, name, function that makes the new value of the old one]. */
+async function withChanges(changes, run) {
+  const before = changes.map(([object, name]) => Object.getOwnPropertyDescriptor(object, name));
+  changes.forEach(([object, name, make], at) => {
+    Object.defineProperty(object, name, {
+      configurable: true,
+      writable: true,
+      value: make(before[at]?.value ?? (before[at] ? undefined : object[name])),
+    });
+  });
+  try {
+    return await run();
+  } finally {
+    changes.forEach(([object, name], at) => (before[at] ? Object.defineProperty(object, name, before[at]) : delete object[name]));
+  }
+}
+
+const same = (got, wanted, what) => {
+  if (got !== wanted) throw new Error(`${what} is ${got}, not ${wanted}`);
+};
+const rejection = async (promise) =>
+  promise.then(
+    (value) => {
+      throw new Error(`no error, but ${value}`);
+    },
+    (error) => error,
+  );
+
+/** What 'auto' chooses, and that it goes on when the GPU fails. SwiftShader must not be known as such. */
+async function automatic() {
+  const cpu = await openModel(await filesOf('gpt2'));
+  const expected = { tokens: await generated(cpu, {}), logits: (await cpu.logits(ids)).data };
+  cpu.dispose();
+  const software = await openModel(await filesOf('gpt2'), { device: 'auto' });
+  if (!/^cpu: .*computes on the CPU/.test(software.device)) throw new Error(`device is ${software.device}`);
+  software.dispose();
+
+  const devices = new Set();
+  const hidden = [
+    [GPUAdapterInfo.prototype, 'isFallbackAdapter', () => false],
+    [
+      GPUAdapter.prototype,
+      'requestDevice',
+      (old) =>
+        async function (...given) {
+          const device = await old.apply(this, given);
+          devices.add(device);
+          return device;
+        },
+    ],
+    [
+      GPUDevice.prototype,
+      'destroy',
+      (old) =>
+        function () {
+          devices.delete(this);
+          return old.call(this);
+        },
+    ],
+  ];
+  // Each look at the clock is later than the one before by more: what is measured first, which is the GPU, is faster.
+  let looks = 0;
+  const gpuWins = [performance, 'now', () => () => (looks += 1) ** 2];
+  const cpuWins = [performance, 'now', () => () => Math.sqrt((looks += 1))];
+  const quickClock = [globalThis, 'setInterval', (old) => (run, time) => old(run, time / 300)];
+  const never = () => () => new Promise(() => {});
+  const refused = () => () => Promise.reject(new Error('no such shader'));
+  const notes = [];
+
+  /** Opens with these changes, and `use`s the model while these are in force. */
+  const check = async (what, changes, pattern, use = async () => {}) => {
+    await withChanges([...hidden, ...changes], async () => {
+      const model = await openModel(await filesOf('gpt2'), { device: 'auto' });
+      await use(model);
+      for (let pass = 0; pass < 3; pass += 1) {
+        const { data } = await model.logits(ids);
+        if (difference(data, expected.logits) > BOUND) throw new Error(`${what}: logits differ`);
+      }
+      same(await generated(model, {}), expected.tokens, `${what}: tokens`);
+      if (!pattern.test(model.device)) throw new Error(`${what}: device is ${model.device}`);
+      notes.push(model.device);
+      // The CPU has the weights for what a GPU refuses.
+      await model.lens(ids);
+      await generated(model, { numBeams: 2 });
+      await model.run(ids, { edits: [{ site: 'scores', layer: 0, set: 1 }] });
+      model.dispose();
+    });
+    same(devices.size, 0, `${what}: open devices`);
+  };
+  await check('a fast GPU', [gpuWins], /^gpu: .*passes over less than 16 tokens take .* ms; tokens take .* ms, on the CPU .* ms$/);
+  await check('a slow GPU', [cpuWins], /^cpu: faster than gpu: .*; passes .*; tokens .* ms$/);
+  await check('no adapter', [[GPU.prototype, 'requestAdapter', () => async () => null]], /^cpu: gpu: expected an adapter, got none/);
+  await check('a small GPU', [[GPUSupportedLimits.prototype, 'maxBufferSize', () => 1024]], /^cpu: weights: out of memory/);
+  await check(
+    'a refused shader',
+    [[GPUDevice.prototype, 'createComputePipelineAsync', refused]],
+    /^cpu: gpu: expected a driver that compiles .*no such shader/,
+  );
+  await check(
+    'a hung queue',
+    [[GPUBuffer.prototype, 'mapAsync', never], quickClock],
+    /^cpu: gpu: expected a device that ends what it does within 120 s/,
+  );
+  await check('a hung adapter', [[GPU.prototype, 'requestAdapter', never], quickClock], /^cpu: gpu: expected an adapter within 120 s/);
+  await check('a lost device', [gpuWins], /^cpu: gpu: the device is lost/, async (model) => {
+    const [tokens, sampled] = [[], { temperature: 0.8, seed: 3, maxNewTokens: 6, stop: [] }];
+    for await (const { token } of model.generate(ids, sampled)) {
+      tokens.push(token);
+      if (tokens.length < 3) continue;
+      if (tokens.length === 3 && !model.device.startsWith('gpu: ')) throw new Error(`device is ${model.device}`);
+      for (const device of devices) device.destroy();
+    }
+    const again = await openModel(await filesOf('gpt2'));
+    same(tokens.join(), await generated(again, sampled), 'tokens over the loss');
+    again.dispose();
+  });
+  // A model on the GPU alone gives one error with the cause.
+  await withChanges([...hidden, [GPUBuffer.prototype, 'mapAsync', never], quickClock], async () => {
+    const model = await openModel(await filesOf('gpt2'), { device: 'gpu' });
+    const errors = [await rejection(model.logits(ids)), await rejection(model.logits(ids))];
+    for (const { code, message } of errors)
+      same(`${code} ${message}`, 'E_GPU gpu: expected a device that ends what it does within 120 s, got none: it hangs', 'error');
+    model.dispose();
+  });
+  same(devices.size, 0, 'open devices');
+  const large = await withChanges(hidden, async () => openModel(await filesOf('deberta_v3'), { device: 'auto' }));
+  if (!/^cpu: device: .*relative positions/.test(large.device)) throw new Error(`device is ${large.device}`);
+  large.dispose();
+  same(devices.size, 0, 'open devices');
+  return notes.slice(0, 2).join(' | ');
+}
+
+/** Each call is the first one of its model: it loads the parts of the core that it needs. */
+async function firstCalls() {
+  const calls = {
+    logits: (model) => model.logits(ids),
+    embed: (model) => model.embed(ids),
+    attentions: (model) => model.attentions(ids),
+    captures: (model) => model.run(ids, { capture: places }),
+    edits: (model) => model.run(ids, { edits }),
+    tokens: (model) => generated(model, {}),
+    'tokens with f16': (model) => generated(model, { cacheType: 'f16' }),
+    'edited tokens': (model) => generated(model, { edits }),
+  };
+  for (const [name, call] of Object.entries(calls)) {
+    const model = await openModel(await filesOf('gpt2'), { device: 'gpu' });
+    await call(model).catch((error) => {
+      throw new Error(`${name}: ${error.message}`);
+    });
+    model.dispose();
+  }
+  return Object.keys(calls).join(', ');
+}
 
 export const modelTests = [
   test(['gpt2'], {}, false),
   test(['llama3', 'bert', 'hunyuan', 'gemma3', 'phi3', 'olmo2', 'gpt_neox', 'gptj', 'bloom', 'cohere'], {}, true),
   test(['roberta', 'mpnet', 'electra', 'modernbert_classes', 'bert_classes', 'mistral_classes', 'albert', 'esm'], {}, true),
   ...['f16', 'bf16', 'int8', 'int4'].map((weights) => test(['llama3', 'gpt2'], { weights, embeddingWeights: weights }, true)),
-  automatic,
+  { name: 'first calls of models', kind: 'all', thorough: true, run: firstCalls },
+  { name: "models with device 'auto'", kind: 'all', thorough: true, run: automatic },
 ];

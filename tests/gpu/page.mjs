@@ -3,7 +3,8 @@
 import { load } from '/dist/index.js';
 import { otherCalls } from './calls.mjs';
 import { POISON } from './compare.mjs';
-import { goldenCases } from './golden_cases.mjs';
+import { largestErrors } from '../../bindings/conformance_case.mjs';
+import { Count, goldenCases, goldenModels } from './golden_cases.mjs';
 import { modelTests } from './models.mjs';
 import { randomCases } from './random_calls.mjs';
 
@@ -54,30 +55,31 @@ const deviceOf = (kind) => {
   return open.get(kind);
 };
 
-const manifests = ['sdpa.json', 'onnx.json', 'variants.json', 'published.json'];
-/** Operations of golden cases that are attention alone. The other ones need modules or gradients. */
-const attentionOps = ['attention', 'attention_varlen', 'onnx_attention', 'softmax_masked'];
-const golden = {
-  name: 'golden cases of attention',
-  kind: 'all',
-  thorough: true,
-  async run(on) {
+const golden = (name, thorough, run) => ({
+  ...{ name, kind: 'all', thorough },
+  async run(on, options) {
     const failures = [];
-    const { passed, failed } = await goldenCases(on, manifests, {
-      log: (line) => failures.push(line),
-      wanted: ({ op }) => attentionOps.includes(op),
-    });
-    if (failed > 0) throw new Error(failures.slice(0, 10).join('\n'));
-    return `${passed} cases`;
+    const count = new Count((line) => failures.push(line));
+    const done = await run(on, count, options);
+    if (count.failed > 0) throw new Error(failures.slice(0, 10).join('\n'));
+    return `${done ?? ''} ${count}`;
   },
-};
+});
+const goldenTests = [
+  golden('golden cases of operations and modules', true, goldenCases),
+  golden('golden models', false, (_, count, { quick, seed }) => goldenModels(count, { seconds: quick ? 25 : 150, seed })),
+];
 
 /** name, kind of device, thorough: not in a quick run, run() which may return a note. */
-const tests = [...randomCases, ...otherCalls, golden, ...modelTests];
+const tests = [...randomCases, ...otherCalls, ...goldenTests, ...modelTests];
 
 globalThis.tests = {
-  async conformance(manifests) {
-    return goldenCases(await deviceOf('all'), manifests, { log: (line) => console.log(line) });
+  async conformance() {
+    const count = new Count((line) => console.log(line));
+    await goldenCases(await deviceOf('all'), count);
+    await goldenModels(count);
+    const { passed, failed, leftOut } = count;
+    return { passed, failed, leftOut, errors: largestErrors() };
   },
   async run({ quick, cases, seed, names }) {
     const outcome = { passed: 0, failed: 0, failures: [] };

@@ -10,12 +10,14 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { deflateSync, gzipSync } from 'node:zlib';
+import { load } from '../../bindings/dist/index_node.js';
 import { openModel } from '../../bindings/dist/models_node.js';
 import { makeModel } from '../../native/dev/english/make_model.mjs';
-import { rateAt } from '../../native/dev/english/model.mjs';
+import { rateAt, windows } from '../../native/dev/english/model.mjs';
 import { openDatabase } from '../../native/dev/english/r_database.mjs';
 import { paragraphsOf, split } from '../../native/dev/english/text.mjs';
 import { encoded, joined, learnPairs } from '../../native/dev/english/vocabulary.mjs';
+import { pageModule } from '../../native/dev/english/words.mjs';
 
 const words = ['the cat', 'a dog', 'the old mouse', 'my aunt', 'saw', 'followed', 'did not see', 'the house', 'the café', 'a bird'];
 const sentences = (count, seed) =>
@@ -28,7 +30,7 @@ const text = { version: '1', training: sentences(400, 1), heldOut: sentences(60,
 test('a few steps lower the loss, and the folder opens, continues a text, and says what its heads do', async (t) => {
   const losses = [];
   const say = (line) => /^ +\d+ +\d/.test(line) && losses.push(Number(line.trim().split(/ +/)[2]));
-  const options = { text, vocabulary: 300, every: 10, recipe: { steps: 20, batch: 2, warmupSteps: 5, decaySteps: 5 } };
+  const options = { text, every: 10, recipe: { vocabulary: 300, steps: 20, batch: 2, warmupSteps: 5, decaySteps: 5 } };
   const files = await makeModel({ ...options, say });
   assert.equal(losses.length, 2);
   assert.ok(losses[1] < losses[0] && losses[1] < Math.log(300) - 1, `held out: ${losses}`);
@@ -58,6 +60,48 @@ test('a few steps lower the loss, and the folder opens, continues a text, and sa
   assert.deepEqual(again['model.safetensors'], files['model.safetensors'], 'the same seed gives the same bits');
   const other = await makeModel({ ...options, recipe: { ...options.recipe, seed: 2 } });
   assert.notDeepEqual(other['model.safetensors'], files['model.safetensors']);
+});
+
+test('the words model: rounded weights, measured before and after, in a file that gives the same predictions in the page', async () => {
+  const recipe = { vocabulary: 40, embedDim: 16, steps: 40, batch: 4, context: 16, warmupSteps: 5, decaySteps: 20, roundedSteps: 20 };
+  const files = await makeModel({ text, kind: 'words', recipe, every: 40 });
+  const { heads, unrounded, heldOut } = JSON.parse(files['heads.json']);
+  assert.deepEqual([heads.length, unrounded.heads.length], [8, 8]);
+  assert.ok(Math.abs(heldOut.loss - unrounded.loss) < 0.5, 'rounding costs little, because the training has seen it');
+  assert.match(files['README.md'], /five levels[^]*It predicts/);
+  const { names, lines } = JSON.parse(files['novels.txt'].split('\n')[0]);
+  assert.deepEqual([names.length, lines.length], [8, 8]);
+  assert.match(lines[7], /^\d.* % of its weight is on .* \(equal weights: .* %\)$/);
+
+  // The page's own code reads the file. Both of its ways to the next word, from either layer, agree with the README's.
+  const { createNovels } = await pageModule('attention/novels.ts');
+  const mh = await load();
+  const novels = createNovels(mh, files['novels.txt']);
+  const at = (layer) => {
+    const { given, next } = novels.read(['She', 'was', 'not'], layer);
+    const attention = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, bias: false, rope: given.rope });
+    const matrix = (data) => ({ data, shape: [16, 16] });
+    const { qProj, kProj, vProj, outProj } = given.weights;
+    attention.loadStateDict({
+      ...{ q_proj_weight: matrix(qProj), k_proj_weight: matrix(kProj), v_proj_weight: matrix(vProj), 'out_proj.weight': matrix(outProj) },
+    });
+    return mh.scope(() => next(attention.forward({ data: given.x, shape: [1, 3, 16] }, { causal: 'topLeft' }).output)).words;
+  };
+  const [first, second] = [at(0), at(1)];
+  const written = first.slice(0, 4).map(({ word, share }) => `${word} ${(100 * share).toFixed(0)} %`);
+  assert.ok(files['README.md'].includes(`She was not → ${written.join(', ')}`), `${written} in ${files['README.md'].slice(-300)}`);
+  first.forEach(({ word, share }, i) => assert.ok(second[i].word === word && Math.abs(second[i].share - share) < 1e-5));
+});
+
+test('a sequence with a period repeats its first part, and each target is the next token', () => {
+  const { tokens, targets } = windows(
+    Int32Array.from({ length: 20 }, (_, i) => i),
+    [2, 5],
+    8,
+    [3, undefined],
+  );
+  assert.deepEqual([...tokens], [2, 3, 4, 2, 3, 4, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]);
+  assert.deepEqual([...targets], [3, 4, 2, 3, 4, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13]);
 });
 
 test('the learning rate rises, stays and falls to 0', () => {
@@ -136,6 +180,7 @@ test('wrong arguments are refused before anything is set up', () => {
   for (const [args, message] of [
     [['--steps', 'many'], /--steps: expected a whole number, 1 or more, got many/],
     [['--steps', '0'], /got 0/],
+    [['--model', 'wrods'], /expected pairs or words, got wrods/],
     [['--stpes', '5'], /stpes/],
     [['5'], /5/],
   ]) {

@@ -115,7 +115,7 @@ TEST(GpuOperations, LongMatricesAreCutAtRows) {
       for (const webgpu::Dispatch& dispatch : plan.dispatches) {
         EXPECT_EQ(dispatch.bindings[1].first_word, next);
         EXPECT_LE(dispatch.bindings[1].words, device.binding_bytes / 4);
-        const auto block = testing::block_of<webgpu::FewBlock>(dispatch);
+        const auto block = testing::block_of<webgpu::LinearBlock>(dispatch);
         EXPECT_EQ(block.y_first * uint64_t{matrix.units()} * 4, next);
         next += dispatch.bindings[1].words;
       }
@@ -142,29 +142,32 @@ TEST(GpuOperations, ScratchBuffersShareMemoryInTurns) {
   testing::check_plan(plan, operands, 2, device);
 }
 
-TEST(GpuOperations, APlanIsAppendedWithItsDataAndScratch) {
+TEST(GpuOperations, OperandsOfACallArePlacesInBuffers) {
   const webgpu::Device device;
-  webgpu::Plan part;
-  part.data = {7, 8};
-  part.scratch = {16};
-  part.dispatches.push_back({.kernel = webgpu::Kernel::kNorm,
-                             .bindings = {{0, 64, 4}, {1, 0, 2}, {2, 0, 16}},
-                             .parameters = {}});
   const uint64_t operands[] = {64, 256};
   Builder builder(device, operands, 0);
   EXPECT_EQ(builder.data(std::vector<uint32_t>{1}), 0U);
-  const Builder::Operand given[] = {{1, 128}};
-  builder.append(part, given);
+  builder.begin_data();
+  EXPECT_EQ(builder.put(std::vector<uint32_t>{7, 8}), 0U);
+  builder.bind({{1, 128}, {Builder::kData, 64}});
+  const auto rows = [&](uintptr_t number) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return builder.rows("x", reinterpret_cast<void*>(number), DType::kF32, {8, 4, 4}, {1, 2, 1, 4});
+  };
+  builder.move_rows({rows(1), builder.scratch_rows("y", {1, 2, 1, 4})}, {1, 2, 1, 4},
+                    webgpu::as_they_are());
+  EXPECT_EQ(rows(2).binding.buffer, Builder::kData);
+  EXPECT_EQ(rows(2).binding.first_word, 64U);
   webgpu::Plan plan;
   ASSERT_TRUE(builder.finish(plan).ok());
   const auto& bindings = plan.dispatches.front().bindings;
   EXPECT_EQ(bindings[0].buffer, 1U);
-  EXPECT_EQ(bindings[0].first_word, 192U);
-  EXPECT_EQ(bindings[1].buffer, 2U);  // the data
-  ASSERT_GE(plan.data.size(), bindings[1].first_word + 2U);
-  EXPECT_EQ(plan.data[bindings[1].first_word], 7U);
+  EXPECT_EQ(bindings[0].first_word, 128U);
+  EXPECT_EQ(bindings[1].buffer, 2U);  // the data from the call's own arrays on
+  EXPECT_EQ(bindings[1].first_word, 64U);
+  EXPECT_EQ(plan.data[64], 7U);
+  EXPECT_EQ(bindings[1].words, 2U);
   EXPECT_EQ(bindings[2].buffer, 3U);
-  EXPECT_EQ(plan.scratch, std::vector<uint32_t>{16});
 }
 
 }  // namespace

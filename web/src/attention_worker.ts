@@ -5,10 +5,18 @@ import { attend } from './attention/attend.js';
 import { createForward, type Forward } from './attention/forward.js';
 import type { AttentionCalls, ForwardInput, ForwardResult } from './attention/messages.js';
 import { medianTime } from './base/timing.js';
+import novels from './novels/novels.txt?url';
 import { serve } from './workers/serve.js';
 
 let current: { mh: Multihead; forward: Forward } | undefined;
+let words = '';
 let last: ForwardInput | undefined;
+
+async function fileOf(address: string): Promise<string> {
+  const answer = await fetch(address).catch(() => undefined);
+  if (answer?.ok) return answer.text();
+  throw Object.assign(new Error('The words model did not arrive'), { code: 'E_LOAD', argument: 'words' });
+}
 
 /** Buffers that the worker no longer needs. */
 function buffersOf({ trace, meanWeights, straight, split }: ForwardResult): Transferable[] {
@@ -25,9 +33,10 @@ serve<AttentionCalls>(
   {
     async forward(input) {
       last = input;
+      if (input.reads !== undefined) words ||= await fileOf(novels);
       // After a fatal error, load() gives a new instance.
       const mh = await load();
-      if (current?.mh !== mh) current = { mh, forward: createForward(mh) };
+      if (current?.mh !== mh) current = { mh, forward: createForward(mh, () => words) };
       return current.forward(input);
     },
     attend: async (input) => attend(await load(), input),

@@ -1,9 +1,10 @@
-// Runs before everything else, and fetches the WebAssembly that the worker is about to ask for: the browser
+// Runs before everything else, and fetches the WebAssembly and the words model that the worker is about to ask for: the browser
 // answers the worker from its cache.
 
 import { preferredBuild } from 'multihead';
 import relaxed from 'multihead/relaxed.wasm?url';
 import simd128 from 'multihead/simd128.wasm?url';
+import novels from './novels/novels.txt?url';
 
 function wanted(): string | undefined {
   try {
@@ -14,10 +15,12 @@ function wanted(): string | undefined {
 }
 
 const file = wanted();
-if (file !== undefined) {
+// The story at ?scene=NAME does without the words model.
+for (const needed of [file, new URLSearchParams(location.search).has('scene') ? undefined : novels]) {
   // The worker reports a failed transfer, too.
-  fetch(file, { priority: 'high' }).then(
-    (response) => response.arrayBuffer(),
-    () => undefined,
-  );
+  if (needed !== undefined)
+    fetch(needed, { priority: 'high' }).then(
+      (response) => response.arrayBuffer(),
+      () => undefined,
+    );
 }

@@ -22,10 +22,9 @@ import { createStore } from './base/store.js';
 import { el } from './dom/dom.js';
 import { themeToggle } from './dom/theme.js';
 import { keepOffline, startWorker } from './own_scripts.js';
-import { placeLinks, sentenceBar } from './page/bar.js';
 import { failureNotice, type Problem } from './page/failure.js';
 import { exposePage } from './page/page_api.js';
-import { goToElement, goToPlaceInAddress, watchPlaces } from './page/places.js';
+import { goToElement, goToPlaceInAddress, placeLinks, watchPlaces } from './page/places.js';
 import { statusChip } from './page/status_chip.js';
 import { undoBar } from './page/undo_bar.js';
 import { sentenceSection } from './sections/sentence/sentence.js';
@@ -53,7 +52,10 @@ function addSections(): void {
   if (complete) return;
   complete = true;
   import('./sections/below.js').then(
-    async ({ sections }) => {
+    async ({ addMore, sections, sentenceBar }) => {
+      addMore(app);
+      const links = document.querySelector('.places')!;
+      links.before(sentenceBar(app, links.parentElement!));
       const elements: HTMLElement[] = [];
       // One in a task, so that a tap is answered meanwhile.
       for (const section of sections) {
@@ -122,7 +124,6 @@ function showPage(): void {
   const header = tools.parentElement!;
   tools.append(undoBar(app), chip.element, themeToggle());
   header.insertBefore(placeLinks(), tools);
-  header.insertBefore(sentenceBar(app, header), tools.previousElementSibling);
   page.replaceChildren(notice, failure.element, sentenceSection(app));
   exposePage(app);
   followLinksWithin();
@@ -137,7 +138,8 @@ function showPage(): void {
 
 // The story stands in place of the page at ?scene=NAME.
 if (new URLSearchParams(location.search).has('scene')) {
-  import('./story/story.js').then(
+  const styled = import('./below.css').then(() => import('./story/story.js'));
+  styled.then(
     ({ showStory }) => showStory(startWorker),
     async () => {
       document.getElementById('page')!.replaceChildren(failure.element);

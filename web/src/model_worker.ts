@@ -1,7 +1,7 @@
 // The worker of the visitor's own model. It starts when a model is opened.
 
 import modelsWorker from 'multihead/models_worker.js?worker&url';
-import type { GivenFiles, Loading, ModelCalls } from './model/messages.js';
+import type { GivenFiles, ModelCalls, ModelEvent } from './model/messages.js';
 import { problemOf } from './model/problems.js';
 import { ModelSession } from './model/session.js';
 import { failureOf, type Implementation } from './workers/protocol.js';
@@ -23,6 +23,7 @@ let session = newSession();
 /** The files of the model that is open. */
 let files: GivenFiles = { name: 'this model', files: [] };
 let aborter = new AbortController();
+let patching = new AbortController();
 let queue: Promise<unknown> = Promise.resolve();
 
 /** Runs one call at a time: a model must not be replaced while it runs. */
@@ -51,12 +52,25 @@ const calls: Implementation<ModelCalls> = {
   attend: (text) => inTurn(() => session.attend(text)),
   heads: (text, layer) => inTurn(() => session.heads(text, layer)),
   look: (pixels) => inTurn(() => session.look(pixels)),
-  start: (text) => inTurn(() => session.start(text)),
+  start: (text, change) => inTurn(() => session.start(text, change)),
   next: () => inTurn(() => session.next()),
   compare: (texts) => inTurn(() => session.compare(texts)),
+  lens: (text) =>
+    inTurn(async () => {
+      const laboratory = await session.laboratory();
+      return { ...(await laboratory.lens(text)), where: session.where() };
+    }),
+  pair: (texts, words) => inTurn(async () => (await session.laboratory()).pair(texts, words)),
+  patch(kind) {
+    patching = new AbortController();
+    const { signal } = patching;
+    return inTurn(async () => (await session.laboratory()).patch(kind, signal, send));
+  },
+  stop: () => patching.abort(),
+  changed: (kind, layer, part) => inTurn(async () => (await session.laboratory()).changed(kind, layer, part)),
 };
 
-const send = serve<ModelCalls, Loading>(calls, {
+const send = serve<ModelCalls, ModelEvent>(calls, {
   attend: ({ weights }) => [weights.data.buffer],
   look: ({ weights }) => [weights.data.buffer],
 });

@@ -12,7 +12,7 @@ interface Build {
   /** Files that are kept when they are first used. */
   readonly later: readonly string[];
   /** Names of the WebAssembly files of each build: of the page and of opened models. */
-  readonly wasm: Readonly<Record<string, { readonly page: string; readonly models: string }>>;
+  readonly wasm: Readonly<Record<string, { readonly page: string; readonly models: readonly string[] }>>;
 }
 /** `__BUILD__` is written by the build, see plugins.ts. */
 const scope = self as unknown as ServiceWorkerGlobalScope & { readonly __BUILD__: Build };
@@ -39,7 +39,7 @@ async function keep(): Promise<void> {
   await cache.addAll(addressesOf([...files, ...(build ? [build.page] : [])]));
   // A browser without room for the rest, or a network that ends meanwhile, does not take the page away.
   const rest = [...laterFiles].map((file) => carryOver(file, cache));
-  const ofModels = addressesOf([...models, ...(build ? [build.models] : [])]);
+  const ofModels = addressesOf([...models, ...(build?.models ?? [])]);
   rest.push(...ofModels.map(async (file) => (await carryOver(file, cache)) || (await cache.add(file), true)));
   await Promise.allSettled(rest);
   // The page comes last: a copy without it is not complete.

@@ -59,6 +59,7 @@ describe('early requests', () => {
 
 describe('the offline copy', () => {
   type Bundle = Record<string, { type: string; code?: string; source?: string; imports?: string[] }>;
+  const ofModels = ['models', 'formats', 'generation', 'inspection', 'pooling', 'quantized', 'team'];
   const bundle = (page = '<p>'): Bundle => ({
     'index.html': { type: 'asset', source: page },
     'service_worker.js': { type: 'chunk', code: 'const {files}=e.__BUILD__;', imports: [] },
@@ -68,8 +69,9 @@ describe('the offline copy', () => {
     'assets/tokenizers-1.js': { type: 'chunk', code: 'tokenizers' },
     'assets/model_worker-1.js': { type: 'chunk', code: 'model' },
     'assets/multihead-analyses-relaxed-1.wasm': { type: 'asset', source: 'a' },
-    'assets/multihead-models-relaxed-1.wasm': { type: 'asset', source: 'n' },
-    'assets/multihead-models-simd128-1.wasm': { type: 'asset', source: 'm' },
+    ...Object.fromEntries(
+      ofModels.flatMap((part) => ['relaxed', 'simd128'].map((simd) => [`assets/multihead-${part}-${simd}-1.wasm`, { type: 'asset', source: part }])),
+    ),
     'assets/multihead-relaxed-1.wasm': { type: 'asset', source: 'r' },
     'assets/multihead-simd128-1.wasm': { type: 'asset', source: 's' },
   });
@@ -83,11 +85,11 @@ describe('the offline copy', () => {
     expect(main).toBe('assets/index-1.js');
     expect(files).toEqual(['assets/index-1.js', 'favicon.svg', 'touch-icon.png']);
     const english = ['config.json', 'heads.json', 'model.safetensors', 'tokenizer.json'].map((name) => `english/${name}`);
-    expect(later).toEqual(english);
+    expect(later).toEqual(['assets/multihead-analyses-relaxed-1.wasm', ...english]);
     expect(models).toEqual(['assets/model_worker-1.js', 'assets/tokenizers-1.js']);
     expect(wasm).toEqual({
-      relaxed: { page: 'assets/multihead-relaxed-1.wasm', models: 'assets/multihead-models-relaxed-1.wasm' },
-      simd128: { page: 'assets/multihead-simd128-1.wasm', models: 'assets/multihead-models-simd128-1.wasm' },
+      relaxed: { page: 'assets/multihead-relaxed-1.wasm', models: ofModels.map((part) => `assets/multihead-${part}-relaxed-1.wasm`) },
+      simd128: { page: 'assets/multihead-simd128-1.wasm', models: ofModels.map((part) => `assets/multihead-${part}-simd128-1.wasm`) },
     });
   });
 

@@ -59,7 +59,7 @@ function setUp() {
     };
     for (const [name, text] of Object.entries(files)) served.set(home + name, text);
     const listeners: Record<string, (event: { waitUntil(work: Promise<void>): void }) => void> = {};
-    const wasm = { relaxed: { page: 'assets/page-1.wasm', models: 'assets/models-1.wasm' } };
+    const wasm = { relaxed: { page: 'assets/page-1.wasm', models: ['assets/models-1.wasm'] } };
     vi.stubGlobal('self', {
       __BUILD__: { version: String(version), main, files: [main], models: ['assets/tokenizers-1.js'], later: ['english/config.json'], wasm },
       location: { href: `${home}service_worker.js?simd=relaxed` },

@@ -9,12 +9,7 @@ import { captureRecords } from './capture.js';
 import type { CallExtents } from './options.js';
 
 /** The names in {@link OutputOptions}. */
-export const outputNames = {
-  return: plain,
-  out: plain,
-  outDtype: plain,
-  capture: plain,
-} satisfies Names<OutputOptions>;
+export const outputNames = { return: plain, out: plain, outDtype: plain, capture: plain } satisfies Names<OutputOptions>;
 
 export interface OutputShapes {
   readonly out: Shape;

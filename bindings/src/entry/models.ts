@@ -5,6 +5,8 @@
  * @module multihead/models
  */
 
+import { partUrls } from '../generated/part_urls.js';
+import type { PartName } from '../generated/parts.js';
 import { urlFinder } from '../load/source.js';
 import { createOpenModel } from '../models/open.js';
 import type { BrowserWorkerClass } from '../pool/shared/port.js';
@@ -17,10 +19,7 @@ export * from './models_exports.js';
 const files = {
   relaxed: () => new URL('./multihead-models-relaxed.wasm', import.meta.url),
   simd128: () => new URL('./multihead-models-simd128.wasm', import.meta.url),
-  analyses: (simd: Simd) =>
-    simd === 'relaxed'
-      ? new URL('./multihead-analyses-relaxed.wasm', import.meta.url)
-      : new URL('./multihead-analyses-simd128.wasm', import.meta.url),
+  part: (part: PartName, simd: Simd) => partUrls[part][simd](),
   advice: 'If a bundler left the file out, give openModel() the file\'s address as wasm; see "Where it runs" in the README',
 };
 

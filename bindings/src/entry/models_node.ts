@@ -1,6 +1,8 @@
 // `multihead/models` under the condition "node": the same as models.ts, with another way to the .wasm files; see
 // index_node.ts.
 
+import { partTexts } from '../generated/part_texts.js';
+import type { PartName } from '../generated/parts.js';
 import { addressBeside, fileBeside, filesBeside, urlFinder } from '../load/source.js';
 import { inlineFiles, unpack } from '../load/unpack.js';
 import { createOpenModel } from '../models/open.js';
@@ -16,9 +18,9 @@ const here: string | undefined = import.meta.url;
 export const openModel: OpenModel = /* @__PURE__ */ createOpenModel(
   async () => {
     const files = await filesBeside(here, 'multihead-models');
-    const analyses = async (simd: Simd) =>
-      (await fileBeside(here, `multihead-analyses-${simd}.wasm`)) ?? unpack((await import('built:analyses-inline-wasm')).default);
-    return { ...(files ?? inlineFiles((await import('built:models-inline-wasm')).default)), analyses };
+    const part = async (name: PartName, simd: Simd) =>
+      (await fileBeside(here, `multihead-${name}-${simd}.wasm`)) ?? unpack((await partTexts[name]()).default);
+    return { ...(files ?? inlineFiles((await import('built:models-inline-wasm')).default)), part };
   },
   {
     findScript: async () => {

@@ -43,12 +43,31 @@ export class Player {
   #nextUniform = 0;
   /** Submissions so far, for tests. */
   submissions = 0;
+  /** Kernels that were compiled and waits that ended: a device that hangs has no more of them. */
+  #ends = 0;
+  #hangs = false;
 
   constructor(device: GPUDevice, kernels: readonly KernelSource[]) {
     this.device = device;
     this.pipelines = new Pipelines(device, kernels);
     this.#pool = new BufferPool(device);
     this.#lostSeen = device.lost.then(({ message, reason }) => (this.#lost ??= lostError(message || reason)));
+  }
+
+  /**
+   * Waits for the device. One that ends nothing for four looks is given up. This thread may have been busy for all the time between two
+   * of them, so that one is not enough.
+   */
+  async wait<T>(promise: Promise<T>): Promise<T> {
+    let [ends, since] = [this.#ends, 0];
+    const result = await awake(promise, (looks) => {
+      if (this.#ends !== ends) [ends, since] = [this.#ends, looks];
+      if (!this.#hangs && looks - since < mostLooks) return undefined;
+      this.#hangs = true;
+      return (this.#lost ??= lateError('a device that ends what it does'));
+    });
+    this.#ends += 1;
+    return result;
   }
 
   /** The error of a lost device. */
@@ -84,7 +103,7 @@ export class Player {
   play(plan: Plan, operands: readonly Place[], read: readonly Storage[], written: readonly Storage[]): void {
     if (plan.dispatches.length === 0) return;
     const compiling = plan.dispatches.map(({ kernel, constants }) => this.pipelines.get(kernel, constants));
-    const needs = compiling.flatMap(({ ready, done }) => (ready === undefined ? [done] : []));
+    const needs = compiling.flatMap(({ ready, done }) => (ready === undefined ? [done.then(() => (this.#ends += 1))] : []));
     const submitted = new Promise<MultiheadError | undefined>((resolve) => {
       this.#after(needs, () => {
         const pipelines = compiling.map(({ ready }) => ready as Pipeline);
@@ -114,17 +133,13 @@ export class Player {
         ),
       );
     });
-    const failure = (await awake(Promise.all([outcome, staging.outcome, copied]))).find((error) => error !== undefined);
-    const mapped = failure === undefined && awake(staging.buffer.mapAsync(mapRead, 0, length));
-    const why =
-      failure ??
-      (await Promise.resolve(mapped).then(
-        () => undefined,
-        (cause: unknown) => this.#why(cause),
-      ));
-    if (why !== undefined) {
+    try {
+      const failure = (await this.wait(Promise.all([outcome, staging.outcome, copied]))).find((error) => error !== undefined);
+      if (failure !== undefined) throw failure;
+      await this.wait(staging.buffer.mapAsync(mapRead, 0, length));
+    } catch (cause) {
       staging.buffer.destroy();
-      throw why;
+      throw await this.#why(cause);
     }
     const result = staging.buffer.getMappedRange(0, length).slice(offset - first, offset - first + bytes);
     staging.buffer.unmap();
@@ -134,7 +149,7 @@ export class Player {
 
   /** Resolves when everything called so far is submitted, so that the caller's own commands come after it. */
   submitted(): Promise<void> {
-    return awake(new Promise((resolve) => this.#after([], resolve)));
+    return this.wait(new Promise((resolve) => this.#after([], resolve)));
   }
 
   /** Frees the buffers that wait for use, and calls `end`, after all that was called before. Reads that still wait reject. */
@@ -149,7 +164,7 @@ export class Player {
   }
 
   #after(needs: readonly Promise<unknown>[], run: () => void): void {
-    if (needs.length === 0 && this.#steps.length === 0) {
+    if (this.#hangs || (needs.length === 0 && this.#steps.length === 0)) {
       run();
       return;
     }
@@ -203,6 +218,7 @@ export class Player {
 
   /** The reason of a rejected promise of the device, which hears that it is lost a moment later. */
   async #why(cause: unknown): Promise<MultiheadError> {
+    if (cause instanceof MultiheadError) return cause;
     const moment = new Promise<undefined>((resolve) => setTimeout(resolve, 500));
     const lost = await Promise.race([this.#lostSeen, moment]);
     return lost ?? gpuError('gpu', 'memory of the GPU that can be read', String((cause as Error)?.message ?? cause), cause);
@@ -281,12 +297,30 @@ export class Player {
 
 const blockBytes = (block: Uint32Array): number => Math.max(16, roundUp(4 * block.length, 16));
 
-/** Promises of npm's webgpu do not keep Node from its end. */
-export async function awake<T>(promise: Promise<T>): Promise<T> {
-  const timer = typeof (globalThis as { process?: unknown }).process === 'object' ? setInterval(() => {}, 1000) : undefined;
+/** Milliseconds between looks at a promise that is waited for, and how many there are at least. */
+const [look, mostLooks] = [30_000, 4];
+const lateError = (what: string): MultiheadError => gpuError('gpu', `${what} within ${(look * mostLooks) / 1000} s`, 'none: it hangs');
+
+/**
+ * Waits for a promise of a device, for which `late` is called now and then: an error of it ends the wait. The timer also keeps Node from
+ * its end, which promises of npm's webgpu do not.
+ */
+async function awake<T>(promise: Promise<T>, late: (looks: number) => MultiheadError | undefined): Promise<T> {
+  let timer: ReturnType<typeof setInterval> | undefined;
+  const ended = new Promise<never>((_, reject) => {
+    let looks = 0;
+    timer = setInterval(() => {
+      const error = late((looks += 1));
+      if (error !== undefined) reject(error);
+    }, look);
+  });
   try {
-    return await promise;
+    return await Promise.race([promise, ended]);
   } finally {
     clearInterval(timer);
   }
 }
+
+/** Waits for what opens a device. */
+export const inTime = <T>(promise: Promise<T>, what: string): Promise<T> =>
+  awake(promise, (looks) => (looks < mostLooks ? undefined : lateError(what)));

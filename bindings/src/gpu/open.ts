@@ -6,7 +6,7 @@ import { checkChoice, type Names, plain, readOptions } from '../runtime/options.
 import { describe } from '../runtime/tensor.js';
 import type { GpuInfo, GpuOptions } from '../types/index.js';
 import { usages } from './buffers.js';
-import { awake } from './device.js';
+import { inTime } from './device.js';
 import { gpuError } from './errors.js';
 
 const optionNames = { device: plain, adapter: plain, powerPreference: plain, signal: plain } satisfies Names<GpuOptions>;
@@ -63,9 +63,10 @@ async function findAdapter(powerPreference: GPUPowerPreference | undefined): Pro
   if (gpu === undefined) {
     throw gpuError('gpu', 'a browser with WebGPU, on a page under HTTPS or on localhost', 'none: navigator.gpu is missing');
   }
-  const found = await awake(gpu.requestAdapter(powerPreference === undefined ? {} : { powerPreference })).catch((cause: unknown) => {
+  const asked = gpu.requestAdapter(powerPreference === undefined ? {} : { powerPreference }).catch((cause: unknown) => {
     throw gpuError('gpu', 'an adapter', String((cause as Error).message), cause);
   });
+  const found = await inTime(asked, 'an adapter');
   if (found !== null) return found;
   throw gpuError('gpu', 'an adapter', 'none: the browser knows no GPU here, or does not use it');
 }
@@ -86,9 +87,10 @@ async function gpuOfNode(): Promise<GPU> {
 async function deviceOf(adapter: GPUAdapter): Promise<GPUDevice> {
   const requiredFeatures = usedFeatures.filter((feature) => adapter.features.has(feature));
   const requiredLimits = Object.fromEntries(raisedLimits.map((name) => [name, adapter.limits[name]]).filter(([, limit]) => limit !== undefined));
-  return awake(adapter.requestDevice({ requiredFeatures, requiredLimits })).catch((cause: unknown) => {
+  const asked = adapter.requestDevice({ requiredFeatures, requiredLimits }).catch((cause: unknown) => {
     throw gpuError('gpu', "a device with the adapter's limits", String((cause as Error).message), cause);
   });
+  return inTime(asked, 'a device');
 }
 
 async function infoOf(device: GPUDevice): Promise<GpuInfo> {
@@ -127,7 +129,7 @@ async function subgroupOf(device: GPUDevice, { subgroupMinSize, subgroupMaxSize 
   const copy = device.createBuffer({ size: 4 * asked, usage: usages.mapRead | usages.copyDst });
   try {
     const module = device.createShaderModule({ code });
-    const pipeline = await awake(device.createComputePipelineAsync({ layout: 'auto', compute: { module, entryPoint: 'main' } }));
+    const pipeline = await inTime(device.createComputePipelineAsync({ layout: 'auto', compute: { module, entryPoint: 'main' } }), 'a kernel');
     const bindings = device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries: [{ binding: 0, resource: { buffer: right } }] });
     const encoder = device.createCommandEncoder();
     const pass = encoder.beginComputePass();
@@ -137,7 +139,7 @@ async function subgroupOf(device: GPUDevice, { subgroupMinSize, subgroupMaxSize 
     pass.end();
     encoder.copyBufferToBuffer(right, 0, copy, 0, 4 * asked);
     device.queue.submit([encoder.finish()]);
-    await awake(copy.mapAsync(1));
+    await inTime(copy.mapAsync(1), 'memory');
     return new Uint32Array(copy.getMappedRange()).every((each) => each === 1) ? size : 0;
   } catch {
     return 0; // kernels without subgroups do the same

@@ -6,18 +6,20 @@ import { describe } from '../runtime/tensor.js';
 import { printable } from '../runtime/text.js';
 import { isArrayBuffer } from '../runtime/typed_arrays.js';
 import type { LoadOptions, Simd, WasmSource, WasmUrl } from '../types/index.js';
+import type { PartName } from '../generated/parts.js';
 import { preferredBuild } from './features.js';
 import type { Progress } from './progress.js';
 
 export type FindWasm = () => WasmSource | Promise<WasmSource>;
-export type FindAnalyses = (simd: Simd) => WasmSource | Promise<WasmSource>;
+/** Returns undefined for parts that are to be found elsewhere. */
+export type FindPart = (part: PartName, simd: Simd) => WasmSource | undefined | Promise<WasmSource | undefined>;
 
 /** Source of each build's .wasm. Some entry points have only simd128. */
 export interface WasmFiles {
   readonly relaxed?: FindWasm;
   readonly simd128: FindWasm;
-  /** multihead/models: the source of the analyses and trainers, which are loaded when they are first used. */
-  readonly analyses?: FindAnalyses;
+  /** multihead/models: the sources of its parts. */
+  readonly part?: FindPart;
   /** True if the caller of load() gave a file per build, so that errors name `wasm.relaxed`. */
   readonly perBuild?: boolean;
   /** True if the caller of load() gave one file, which may be of either build. */
@@ -30,7 +32,7 @@ export interface WasmFiles {
 interface WasmName {
   /** The address, or a description. */
   readonly name: string;
-  /** The argument of load() or openModel(): `wasm`, `wasm.relaxed` or `analysesWasm`. */
+  /** The argument of load() or openModel(): `wasm`, `wasm.relaxed`, or `parts.analyses` and so on. */
   readonly argument: string;
   readonly advice: string | undefined;
 }

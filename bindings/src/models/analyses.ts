@@ -6,30 +6,9 @@ import { optionError } from '../runtime/errors.js';
 import { checkCallback, checkChoice, checkFlag, checkOptions, checkWhole, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import { quoted } from '../runtime/text.js';
-import type {
-  AblateOptions,
-  AnalysisOptions,
-  AttributionPatchOptions,
-  EditedOptions,
-  EncodeOptions,
-  GradientPlace,
-  LensOptions,
-  LensResult,
-  LogitAttribution,
-  LogitDifference,
-  LogProbs,
-  Metric,
-  MetricFunction,
-  ModelAnalyses,
-  ModelArray,
-  ModelInput,
-  PairResults,
-  PartOptions,
-  PartResults,
-  PatchOptions,
-  SweepOptions,
-  Token,
-} from '../types/models.js';
+import type { AblateOptions, AnalysisOptions, AttributionPatchOptions, EditedOptions, EncodeOptions, GradientPlace } from '../types/models.js';
+import type { LensOptions, LensResult, LogitAttribution, LogitDifference, LogProbs, Metric, MetricFunction, ModelAnalyses } from '../types/models.js';
+import type { ModelArray, ModelInput, PairResults, PartOptions, PartResults, PatchOptions, SweepOptions, Token } from '../types/models.js';
 import type { Count, Extents, Int32, Int64 } from '../types/wire.js';
 import * as core from './core/analyses.js';
 import type { Batch, ModelEngine } from './core/engine.js';
@@ -235,7 +214,8 @@ export class Analyses implements ModelAnalyses {
   ): Promise<core.Input[]> {
     const scales = checkScales(headScales, this.#engine.info);
     const reading = given.map(([input, argument]) => this.#sequence(input, argument, { addSpecialTokens }));
-    const [batches] = await Promise.all([Promise.all(reading), onThisThread(this.#engine).loadAnalyses()]);
+    const model = onThisThread(this.#engine);
+    const [batches] = await Promise.all([Promise.all(reading), model.load('analyses')]);
     return batches.map((batch) => ({ batch, headScales: scales }));
   }
 
@@ -310,7 +290,7 @@ export class Analyses implements ModelAnalyses {
         let turn = performance.now();
         for (;;) {
           const done = sweep.next(metric.evaluate);
-          onProgress?.(done);
+          onProgress?.(done, this.#pairResults(sweep.results()).values);
           if (done === 1) return sweep.results();
           if (performance.now() - turn > mostBusy) {
             await nextTask();

@@ -9,6 +9,7 @@ import type { ChatInput, GeneratedToken, GenerateOptions, LogitsProcessor, Model
 import type { Count, Uint32, Whole64 } from '../types/wire.js';
 import { checkChat, encodePrompt, isChat } from './chat.js';
 import type { Awaitable, GenerationStep, ModelEngine, SteppedGeneration } from './core/engine.js';
+import { generationOf } from './core/generations.js';
 import { numbersOf } from './core/rules.js';
 import { mostBusy, nextTask } from './core/turns.js';
 import { decoderInputOf } from './decoder_input.js';
@@ -221,8 +222,11 @@ export function generate(
     const numbers = numbersOf(rules, ends, rules.encoderNoRepeatNgramSize > 0 ? read : []);
     const settings = { prompt: ids, capacity, cache, sampling, headScales, edits, topTokens, rules: numbers, end, source, sourceEdits };
     const beams = search && { ...search, stops: Int32Array.from(ends), most: end - ids.length };
+    const changes = edits.length > 0 || (sourceEdits?.length ?? 0) > 0;
+    const needed = [search && 'beams', cache !== dtypes.f32 && 'caches', changes && 'inspection'] as const;
+    await Promise.all(['generation' as const, ...needed].map((part) => part && engine.load(part)));
     engine.assertLive();
-    const alone = engine.generation({ ...settings, beams, lookup, prefix: prefix?.(ids) });
+    const alone = generationOf(engine, { ...settings, beams, lookup, prefix: prefix?.(ids) });
     const generation = group?.join(alone) ?? alone;
     const all = [...ids];
     const waited = <T>(value: Awaitable<T>): Awaitable<T> => (value instanceof Promise ? abortable(value, signal, 'generate') : value);

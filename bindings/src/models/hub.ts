@@ -1,17 +1,11 @@
-// A model by its name on the hub. Its files are fetched once for each commit, and kept in pieces: in the Cache API of a page, in a
+// A model by its name on the hub, loaded for names alone. Its files are fetched once for each commit, and kept in pieces: in the Cache API of a page, in a
 // folder of the user's cache in Node. A file that broke off goes on after its last whole piece.
 
-import { type FileSystem, filesOf, nodeFiles, pathOf } from '../load/source.js';
-import { abortedError, checkSignal } from '../runtime/abort.js';
-import { optionError } from '../runtime/errors.js';
-import { checkCallback, checkFlag } from '../runtime/options.js';
-import { describe } from '../runtime/tensor.js';
+import { type FileSystem, nodeFiles } from '../load/source.js';
+import { abortedError } from '../runtime/abort.js';
 import { unread } from '../safetensors/source.js';
-import type { ModelSource, OpenModelOptions } from '../types/models.js';
-import { type Absent, type Folder, folderOf, isAbsent, missing, opened, type OpenFile } from './folder.js';
-
-/** A name, such as ORG/NAME, and the path of a GGUF file behind it. */
-const hubName = /^(\w[\w.-]*\/\w[\w.-]*)(?:\/(.+\.gguf))?$/;
+import { environment, hubName, type HubOptions } from './find_folder.js';
+import { type Absent, type Folder, isAbsent, missing, opened, type OpenFile } from './folder.js';
 
 const commitHash = /^[0-9a-f]{40}$/;
 
@@ -32,12 +26,6 @@ interface Kept {
   /** Undefined until all is kept; -1 for a file that does not exist. */
   readonly size?: number | undefined;
 }
-
-/** A variable of the environment; undefined in a page. */
-const environment = (name: string): string | undefined =>
-  (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env?.[name];
-
-const defaultHost = (): string => environment('HF_ENDPOINT') || 'https://huggingface.co';
 
 function diskStore(files: FileSystem): Store {
   const base = environment('XDG_CACHE_HOME') || `${environment('HOME') || environment('USERPROFILE') || '.'}/.cache`;
@@ -74,12 +62,10 @@ function pageStore(): Store {
   };
 }
 
-type HubOptions = Pick<OpenModelOptions, 'revision' | 'host' | 'local' | 'onFetch'> & { readonly signal?: AbortSignal | undefined };
-
 const encoded = (path: string): string => path.split('/').map(encodeURIComponent).join('/');
 
 /** The folder of a name. Nothing is fetched before a file is opened. */
-function hubFolder(source: string, revision: string, host: string, { local, signal, onFetch }: HubOptions): Folder {
+export function hubFolder(source: string, revision: string, host: string, { local, signal, onFetch }: HubOptions): Folder {
   const [, name, gguf] = hubName.exec(source) as unknown as [string, string, string?];
   const address = `${host.replace(/\/+$/, '')}/${name}`;
   const files = nodeFiles();
@@ -207,30 +193,4 @@ function hubFolder(source: string, revision: string, host: string, { local, sign
     },
   };
   return folder;
-}
-
-/** The folder of any source. A path that exists counts before a name. Throws `E_OPTION` for another kind of source and wrong options. */
-export async function findFolder(source: ModelSource, options: HubOptions): Promise<Folder> {
-  const { revision = 'main', host = defaultHost(), local = false, signal, onFetch } = options;
-  const refuse = (argument: string, expected: string, got: unknown): void => {
-    throw optionError(argument, expected, describe(got));
-  };
-  checkCallback(onFetch, 'onFetch');
-  // In an address and a path, dots would name another folder.
-  if (typeof revision !== 'string' || /^\.*$/.test(revision)) refuse('revision', 'a branch, a tag or a commit', revision);
-  if (!/^https?:/.test(host)) refuse('host', 'an address such as "https://huggingface.co"', host);
-  checkFlag(local, 'local');
-  checkSignal(signal);
-  const address = typeof source === 'string' || source instanceof URL ? String(source) : undefined;
-  const files = address === undefined ? undefined : filesOf(address);
-  if (address !== undefined && hubName.test(address)) {
-    const isThere = await files?.access(pathOf(address)).then(
-      () => true,
-      () => false,
-    );
-    if (!isThere) return hubFolder(address, revision, host, options);
-  }
-  const folder = await folderOf(source, signal);
-  if (!local || !folder.connects) return folder;
-  throw optionError('local', 'none for an address, whose files are not kept', 'true');
 }

@@ -14,6 +14,16 @@ export function entriesOf(value: ArrayLike<unknown>, argument: string): unknown[
   throw optionError(argument, `at most ${mostEntries} entries`, String(value.length));
 }
 
+/** Copies what a caller may change after its call: arrays, also inside of arrays and plain objects. Others stay as they are. */
+export function copied(value: unknown, depth = 4): unknown {
+  if (typeof value !== 'object' || value === null || depth === 0) return value;
+  if (typedArrayName(value) !== undefined) return pristine(value as Float32Array).slice();
+  const copyOf = (each: unknown): unknown => copied(each, depth - 1);
+  if (Array.isArray(value)) return value.length <= mostEntries ? Array.from(value, copyOf) : value;
+  if (Object.getPrototypeOf(value) !== Object.prototype) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, copyOf(each)]));
+}
+
 /** What may be given where a text may be too. */
 export const textOrIds = 'a text, an Int32Array or an array of token ids';
 

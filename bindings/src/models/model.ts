@@ -5,64 +5,25 @@ import { checkChoice, checkCount, checkNames, type Names, plain, readOptions } f
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, nameObject } from '../runtime/tensor.js';
 import { pristine } from '../runtime/typed_arrays.js';
-import type {
-  AttentionsOptions,
-  ChatInput,
-  ChatMessage,
-  Completion,
-  DefaultForwardResult,
-  EmbedImagesOptions,
-  EmbedOptions,
-  EncodeOptions,
-  FinishReason,
-  ForwardOptions,
-  ForwardOutput,
-  ForwardResult,
-  GeneratedToken,
-  GenerateOptions,
-  InputOptions,
-  LogitsOptions,
-  Model,
-  ModelAnalyses,
-  ModelArray,
-  ModelImage,
-  ModelInfo,
-  ModelInput,
-  ModelTrainer,
-  ModelTrainerOptions,
-  Prefix,
-  PrefixOptions,
-  RunOptions,
-  RunResult,
-  TextTokenizer,
-} from '../types/models.js';
+import type { AttentionsOptions, ChatInput, ChatMessage, Completion, DefaultForwardResult, EmbedImagesOptions } from '../types/models.js';
+import type { EmbedOptions, EncodeOptions, FinishReason, ForwardOptions, ForwardOutput, ForwardResult, GeneratedToken } from '../types/models.js';
+import type { GenerateOptions, InputOptions, LogitsOptions, Model, ModelAnalyses, ModelArray, ModelImage, ModelInfo } from '../types/models.js';
+import type { ModelInput, ModelTrainer, ModelTrainerOptions, Prefix, PrefixOptions, RunOptions, RunResult, TextTokenizer } from '../types/models.js';
 import type { Count, Extents, Int64 } from '../types/wire.js';
-import { Analyses } from './analyses.js';
 import { checkChat, encodePrompt, isChat } from './chat.js';
 import type { Batch, ModelEngine, PassCall, Place } from './core/engine.js';
 import { onThisThread } from './core/model.js';
 import { decoderInputOf } from './decoder_input.js';
-import { embed } from './embed.js';
-import { generate } from './generate.js';
-import { checkIds, checkImage, checkScales, checkTokens, textOrIds } from './inputs.js';
+import { checkIds, checkImage, checkScales, checkTokens, copied, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
-import { makePrefix } from './prefix.js';
 import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
-import { Group, mostTogether } from './together.js';
+import type { Group } from './together.js';
 import { encodeText, textOf } from './tokenizer.js';
-import { makeTrainer, WasmModelTrainer } from './trainer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput', 'encoderLastHiddenState'] as const;
 const inputNames = {
-  pair: plain,
-  addSpecialTokens: plain,
-  tokenTypes: plain,
-  pixels: plain,
-  image: plain,
-  headScales: plain,
-  edits: plain,
-  decoderInput: plain,
-  encoderEdits: plain,
+  ...{ pair: plain, addSpecialTokens: plain, tokenTypes: plain, pixels: plain, image: plain, headScales: plain },
+  ...{ edits: plain, decoderInput: plain, encoderEdits: plain },
 } satisfies Names<InputOptions>;
 const encodeNames = { addSpecialTokens: plain } satisfies Names<EncodeOptions>;
 
@@ -70,6 +31,8 @@ const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOp
 const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies Names<AttentionsOptions>;
 const runNames = { capture: plain, logits: plain, ...inputNames } satisfies Names<RunOptions>;
 const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<undefined>>;
+
+const analysisNames = ['lens', 'logProbs', 'measure', 'logitAttribution', 'patch', 'attributionPatch', 'ablate', 'gradients'] as const;
 
 /** True for several prompts: an array of numbers is one, and so is one of messages. */
 const areMany = (prompt: ChatInput | readonly ChatInput[]): prompt is readonly ChatInput[] =>
@@ -85,14 +48,29 @@ export class OpenedModel implements Model {
         throw optionError('model', 'one that openModel() has opened', describe(model));
       return { engine: model.#engine, parts: model.#parts };
     };
+    for (const name of analysisNames) {
+      const value = function (this: OpenedModel, ...given: Parameters<ModelAnalyses[typeof name]>) {
+        return this.#analyze(name, given);
+      };
+      Object.defineProperty(OpenedModel.prototype, name, { value });
+    }
   }
+
+  // The analyses, on the prototype.
+  declare readonly lens: ModelAnalyses['lens'];
+  declare readonly logProbs: ModelAnalyses['logProbs'];
+  declare readonly measure: ModelAnalyses['measure'];
+  declare readonly logitAttribution: ModelAnalyses['logitAttribution'];
+  declare readonly patch: ModelAnalyses['patch'];
+  declare readonly attributionPatch: ModelAnalyses['attributionPatch'];
+  declare readonly ablate: ModelAnalyses['ablate'];
+  declare readonly gradients: ModelAnalyses['gradients'];
 
   readonly info: ModelInfo;
   readonly labels: readonly string[];
   readonly encoder: Model | undefined;
   readonly #engine: ModelEngine;
   readonly #parts: ModelParts;
-  readonly #analyses: Analyses;
   readonly vision: Model | undefined;
 
   /** Defined on the prototype by the constructor: see symbol_dispose.ts. */
@@ -109,7 +87,6 @@ export class OpenedModel implements Model {
     this.#engine = engine;
     this.#parts = parts;
     this.vision = vision;
-    this.#analyses = new Analyses(engine, parts, (input, argument, options) => this.#sequence(input, argument, options));
     nameObject(this, 'a model');
     Object.freeze(this);
   }
@@ -151,11 +128,11 @@ export class OpenedModel implements Model {
 
   generate(prompt: ChatInput, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
     this.#engine.assertLive();
-    return generate(this.#engine, this.#parts, this.info, prompt, options);
+    return this.#generator.generate(this.#engine, this.#parts, this.info, prompt, options);
   }
 
-  prefix(prompt: ChatInput, options: PrefixOptions = {}): Promise<Prefix> {
-    return makePrefix(this.#engine, this.#parts, prompt, options);
+  async prefix(prompt: ChatInput, options: PrefixOptions = {}): Promise<Prefix> {
+    return this.#generator.makePrefix(this.#engine, this.#parts, prompt, options);
   }
 
   complete(prompts: readonly ChatInput[], options?: GenerateOptions): Promise<Completion[]>;
@@ -164,7 +141,7 @@ export class OpenedModel implements Model {
     if (!areMany(prompt)) return this.#complete(prompt, options);
     const prompts = [...prompt];
     const all: Completion[] = [];
-    const group = new Group(this.#engine);
+    const group = new this.#generator.Group(this.#engine);
     let next = 0;
     const run = async (): Promise<void> => {
       while (next < prompts.length) {
@@ -179,7 +156,7 @@ export class OpenedModel implements Model {
         }
       }
     };
-    const runs = await Promise.allSettled(Array.from({ length: Math.min(mostTogether, prompts.length) }, run));
+    const runs = await Promise.allSettled(Array.from({ length: Math.min(this.#generator.mostTogether, prompts.length) }, run));
     for (const each of runs) if (each.status === 'rejected') throw each.reason;
     return all;
   }
@@ -190,7 +167,7 @@ export class OpenedModel implements Model {
     let text = '';
     let accepted = 0;
     let finishReason: FinishReason = 'length';
-    for await (const step of generate(this.#engine, this.#parts, this.info, prompt, options, group)) {
+    for await (const step of this.#generator.generate(this.#engine, this.#parts, this.info, prompt, options, group)) {
       ids.push(step.token);
       text += step.text;
       accepted += Number(step.accepted);
@@ -207,7 +184,9 @@ export class OpenedModel implements Model {
   ): Promise<Float32Array<ArrayBuffer> | Float32Array<ArrayBuffer>[]> {
     this.#engine.assertLive();
     const isOne = !Array.isArray(inputs) || typeof inputs[0] === 'number';
-    const vectors = await embed(this.#engine, this.#parts, isOne ? [inputs as ModelInput] : (inputs as readonly ModelInput[]), isOne, options);
+    const [all, given] = copied([isOne ? [inputs] : inputs, options]) as [readonly ModelInput[], EmbedOptions];
+    const [{ embed }] = await Promise.all([import('./embed.js'), this.#engine.load('pooling')]);
+    const vectors = await embed(this.#engine, this.#parts, all, isOne, given);
     return isOne ? (vectors[0] as Float32Array<ArrayBuffer>) : vectors;
   }
 
@@ -230,7 +209,8 @@ export class OpenedModel implements Model {
     const copies = images.map((image: unknown, at) =>
       image instanceof Float32Array ? pristine(image).slice() : this.#copyImage(image, `images[${at}]`),
     );
-    return (await import('./image.js')).embedImages(this.#engine, this.#parts.preprocessor, copies, options);
+    const [{ embedImages }] = await Promise.all([import('./image.js'), this.#engine.load('pooling')]);
+    return embedImages(this.#engine, this.#parts.preprocessor, copies, options);
   }
 
   async similarity(texts: readonly ModelInput[], images: readonly (ModelImage | Float32Array)[]): Promise<ModelArray> {
@@ -290,42 +270,26 @@ export class OpenedModel implements Model {
     return named('capture', () => this.#pass(batch, wanted === 'none' ? [] : [usual], scales, wanted === 'all', places));
   }
 
-  lens(...given: Parameters<ModelAnalyses['lens']>) {
-    return this.#analyses.lens(...given);
-  }
-
-  logProbs(...given: Parameters<ModelAnalyses['logProbs']>) {
-    return this.#analyses.logProbs(...given);
-  }
-
-  measure(...given: Parameters<ModelAnalyses['measure']>) {
-    return this.#analyses.measure(...given);
-  }
-
-  logitAttribution(...given: Parameters<ModelAnalyses['logitAttribution']>) {
-    return this.#analyses.logitAttribution(...given);
-  }
-
-  patch(...given: Parameters<ModelAnalyses['patch']>) {
-    return this.#analyses.patch(...given);
-  }
-
-  attributionPatch(...given: Parameters<ModelAnalyses['attributionPatch']>) {
-    return this.#analyses.attributionPatch(...given);
-  }
-
-  ablate(...given: Parameters<ModelAnalyses['ablate']>) {
-    return this.#analyses.ablate(...given);
-  }
-
-  gradients(...given: Parameters<ModelAnalyses['gradients']>) {
-    return this.#analyses.gradients(...given);
-  }
-
   async trainer(options?: ModelTrainerOptions): Promise<ModelTrainer> {
-    const made = await makeTrainer(onThisThread(this.#engine), options);
+    const given = copied(options) as ModelTrainerOptions | undefined;
+    const core = onThisThread(this.#engine);
+    const { makeTrainer, WasmModelTrainer } = await import('./trainer.js');
+    const made = await makeTrainer(core, given);
     const model = new OpenedModel(made.trained, this.#parts);
     return new WasmModelTrainer(made, model, (input, argument) => model.#sequence(input, argument));
+  }
+
+  /** The script of the analyses is loaded with the first one, and until then the caller may change its arrays. */
+  async #analyze<N extends keyof ModelAnalyses>(name: N, given: Parameters<ModelAnalyses[N]>): Promise<Awaited<ReturnType<ModelAnalyses[N]>>> {
+    const copies = copied(given) as readonly unknown[];
+    const { Analyses } = await import('./analyses.js');
+    const analyses = new Analyses(this.#engine, this.#parts, (input, argument, options) => this.#sequence(input, argument, options));
+    return (analyses[name] as (...args: readonly unknown[]) => Promise<Awaited<ReturnType<ModelAnalyses[N]>>>)(...copies);
+  }
+
+  get #generator(): NonNullable<ModelParts['generator']> {
+    if (this.#parts.generator !== undefined) return this.#parts.generator;
+    throw optionError('model', 'a causal language model', this.info.modelType);
   }
 
   #tokenizer(): Promise<TextTokenizer> {
@@ -428,6 +392,7 @@ export class OpenedModel implements Model {
 
   /** Runs a pass with one output. */
   async #array(batch: Batch, headScales: Float32Array | undefined, what: PassCall['what'], shape: readonly number[]): Promise<ModelArray> {
+    await this.#engine.load('inspection');
     this.#engine.assertLive();
     const call = { batch, headScales, what, outputs: [shape as Extents] };
     const [data] = await this.#engine.run(call);
@@ -441,8 +406,12 @@ export class OpenedModel implements Model {
     all: boolean,
     captures: readonly Place[] = [],
   ): Promise<Record<ForwardOutput, ModelArray> & { readonly captures: readonly ModelArray[] }> {
-    this.#engine.assertLive();
+    const changed = [batch.edits, batch.sourceEdits, captures].some((each) => each !== undefined && each.length > 0);
     const { info } = this;
+    const pools = wanted.includes('poolerOutput') || (wanted.includes('logits') && info.output === 'classification');
+    const needed = [(changed || wanted.includes('hiddenStates')) && 'inspection', pools && 'pooling'] as const;
+    await Promise.all(needed.map((part) => part && this.#engine.load(part)));
+    this.#engine.assertLive();
     const tokens = this.#positions(batch);
     const logits: Record<ModelInfo['output'], readonly number[]> = {
       none: [1, 0],

@@ -1,11 +1,13 @@
 // openModel(): loads the WebAssembly of multihead/models, here or in workers, and opens a folder with it.
 
 import { mostJsonBytes } from '../generated/folder_files.js';
+import { type PartName, partNames } from '../generated/parts.js';
 import { weightTypes } from '../generated/tables.js';
-import { createLoader, moduleOf } from '../load/loader.js';
-import { type FindAnalyses, isSource, notASource, sourceKinds, type WasmFiles } from '../load/source.js';
+import { createLoader, moduleOf, type Parts } from '../load/loader.js';
+import { type FindPart, isSource, notASource, sourceKinds, type WasmFiles } from '../load/source.js';
 import { optionError } from '../runtime/errors.js';
 import { checkCallback, checkChoice, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import type { Runtime } from '../runtime/operands.js';
 import type { RawModule } from '../runtime/raw.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
@@ -14,22 +16,23 @@ import type { ChatMessage, ModelSource, OpenModel, OpenModelOptions } from '../t
 import { renderChat } from './chat.js';
 import { parseObject } from './config.js';
 import { type Core, modelContents } from './core/contents.js';
-import type { OpenLoader } from './core/engine.js';
+import type { LoaderInput, OpenLoader } from './core/engine.js';
 import { CoreLoader } from './core/loader.js';
 import { readText } from './folder.js';
-import { findFolder } from './hub.js';
+import { findFolder } from './find_folder.js';
 import { OpenedModel } from './model.js';
 import type { ModelParts } from './parts.js';
 import { type FolderSettings, readSettings } from './settings.js';
 import { tokenizerFinder } from './tokenizer.js';
 import { judge, readModel } from './weights.js';
-import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/model_workers.js';
+import type { WorkersPlatform } from './workers/model_workers.js';
+import type { CompiledModule } from './workers/worker_group.js';
 
 const openNames = {
   ...{ weights: plain, embeddingWeights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
   device: plain,
   ...{ revision: plain, host: plain, local: plain, onFetch: plain },
-  ...{ wasm: plain, analysesWasm: plain, simd: plain, integrity: plain },
+  ...{ wasm: plain, simd: plain, integrity: plain, parts: plain },
 } satisfies Names<OpenModelOptions>;
 
 /** Larger than any tokenizer.json; those of 256,000 tokens have 33 MB. */
@@ -56,53 +59,98 @@ function paddingOf({ tokenizerConfig, config }: FolderSettings): ModelParts['pad
   return { token: typeof token === 'string' ? token : undefined, id: typeof id === 'number' ? id : 1 };
 }
 
+/** Finds the parts that the caller gave. Throws `E_OPTION`. */
+function readParts(given: OpenModelOptions['parts']): FindPart | undefined {
+  if (given === undefined) return undefined;
+  const known = Object.fromEntries(partNames.map((part) => [part, plain])) as Names<typeof given>;
+  const parts = readOptions(given, known, 'parts');
+  for (const part of partNames) {
+    const source = parts[part];
+    if (source !== undefined && !isSource(source)) throw notASource(source, `parts.${part}`, sourceKinds);
+  }
+  return (part) => parts[part];
+}
+
 /** The place where a model is loaded. `openLoader` makes a loader there; `abandon` ends everything there if opening fails. */
 interface Place {
   readonly openLoader: OpenLoader;
   readonly abandon: () => void;
 }
 
+type LoadPart = (part: PartName) => Promise<void>;
+
+const loaderOf =
+  (runtime: Runtime): LoadPart =>
+  async (part) =>
+    runtime.loadPart?.(part);
+
+/** The parts that the files and the types of the weights need. */
+function partsOf({ settings, tensors, weights, embeddingWeights }: LoaderInput): PartName[] {
+  const types = [weights, embeddingWeights];
+  const has = (pattern: RegExp): boolean => pattern.test(tensors.texts);
+  const needed: [PartName, boolean][] = [
+    ['formats', settings.texts.includes('general.architecture\0') || has(/\.scales\0|\0I8\0/)],
+    ['quantized', types.includes('int8') || types.includes('int4')],
+    ['inspection', has(/relative_attention_bias|rel_embeddings/)],
+  ];
+  return needed.flatMap(([part, isNeeded]) => (isNeeded ? [part] : []));
+}
+
+const withParts =
+  (load: LoadPart, open: OpenLoader): OpenLoader =>
+  async (input) => {
+    await Promise.all(partsOf(input).map(load));
+    return open(input);
+  };
+
 /** Makes the openModel() of an entry point. */
 export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>, platform: WorkersPlatform): OpenModel {
   const load = createLoader<Core>(findFiles, modelContents);
   /** Compiles the WebAssembly for workers, and makes no instance of it here. */
-  const compile = createLoader<{ readonly simd: Simd }>(findFiles, {
+  const compile = createLoader<{ readonly simd: Simd; readonly parts: Parts }>(findFiles, {
     part: 'models',
     createGlue: async () => ({}) as RawModule,
-    createApi: (_, { simd }) => ({ simd }),
+    createApi: (_, { simd }, parts) => ({ simd, parts }),
   });
 
   /** On a GPU; with 'auto', on the calling thread for a model or a device that gives a reason. */
-  async function onGpu(device: 'gpu' | 'auto', loading: Loading, analyses: FindAnalyses | undefined): Promise<Place> {
-    const [{ runtime }, { openGpuLoader }] = await Promise.all([load(loading, analyses), import('./gpu/loader.js')]);
-    return openGpuLoader(runtime, device === 'auto', loading.signal);
+  async function onGpu(device: 'gpu' | 'auto', loading: Loading, findPart: FindPart | undefined): Promise<Place> {
+    const [{ runtime }, { openGpuLoader }] = await Promise.all([load(loading, findPart), import('./gpu/loader.js')]);
+    const { openLoader, abandon } = await openGpuLoader(runtime, device === 'auto', loading.signal);
+    return { openLoader: withParts(loaderOf(runtime), openLoader), abandon };
   }
 
   type Loading = Pick<OpenModelOptions, 'wasm' | 'simd' | 'integrity' | 'signal'>;
 
-  async function here(loading: Loading, analyses: FindAnalyses | undefined): Promise<Place> {
-    const { runtime } = await load(loading, analyses);
-    return { openLoader: (input) => new CoreLoader(runtime, input), abandon: () => {} };
+  async function here(loading: Loading, findPart: FindPart | undefined): Promise<Place> {
+    const { runtime } = await load(loading, findPart);
+    return { openLoader: withParts(loaderOf(runtime), (input) => new CoreLoader(runtime, input)), abandon: () => {} };
   }
 
-  async function inWorkers(workers: unknown, worker: unknown, loading: Loading, analyses: FindAnalyses | undefined): Promise<Place> {
+  async function inWorkers(workers: unknown, worker: unknown, loading: Loading, findPart: FindPart | undefined): Promise<Place> {
     const { signal } = loading;
-    let compiled: { readonly module: WebAssembly.Module; readonly simd: Simd } | undefined;
+    const { openLoaderIn, startWorkers } = await import('./workers/model_workers.js');
+    let compiled: CompiledModule | undefined;
     const group = await startWorkers(platform, { workers, worker, signal }, async () => {
-      const made = await compile(loading);
-      return (compiled = { module: moduleOf.get(made) as WebAssembly.Module, simd: made.simd });
+      const made = await compile(loading, findPart);
+      return (compiled = { module: moduleOf.get(made) as WebAssembly.Module, simd: made.simd, compilePart: made.parts.compile });
     });
-    if (group !== undefined) return { openLoader: (input) => openLoaderIn(group, input), abandon: () => group.dispose() };
-    return here({ wasm: compiled?.module, simd: compiled?.simd, signal }, analyses);
+    if (group !== undefined) {
+      const abandon = (): void => group.dispose();
+      try {
+        await group.load('team');
+      } catch (error) {
+        abandon();
+        throw error;
+      }
+      return { openLoader: withParts(group.load, (input) => openLoaderIn(group, input)), abandon };
+    }
+    return here({ wasm: compiled?.module, simd: compiled?.simd, signal }, findPart);
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, embeddingWeights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, analysesWasm, ...rest } = readOptions(
-      given,
-      openNames,
-      'openModel',
-    );
-    const { device: where = 'cpu', ...loading } = rest;
+    const { weights, embeddingWeights, onProgress, tokenizer, workers, worker, ...rest } = readOptions(given, openNames, 'openModel');
+    const { revision, host, local, onFetch, device: where = 'cpu', parts: ownParts, ...loading } = rest;
     const device = checkChoice(where, ['cpu', 'gpu', 'auto'], 'device');
     const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
@@ -110,15 +158,14 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     checkCallback(onProgress, 'onProgress');
     if (worker !== undefined && workers === undefined) throw optionError('worker', 'none without workers', describe(worker));
     if (device !== 'cpu' && workers !== undefined) throw optionError('workers', "none with a device other than 'cpu'", describe(workers));
-    if (analysesWasm !== undefined && !isSource(analysesWasm)) throw notASource(analysesWasm, 'analysesWasm', sourceKinds);
-    const analyses = analysesWasm === undefined ? undefined : () => analysesWasm;
+    const findPart = readParts(ownParts);
     const folder = await findFolder(source, { revision, host, local, signal, onFetch });
     const reading = readSettings(folder, signal);
     reading.catch(() => {}); // it is thrown below
     const places: Place[] = [];
     const newPlace = async (): Promise<OpenLoader> => {
-      const onCpu = () => (workers === undefined ? here(loading, analyses) : inWorkers(workers, worker, loading, analyses));
-      const place = await (device === 'cpu' ? onCpu() : onGpu(device, loading, analyses));
+      const onCpu = () => (workers === undefined ? here(loading, findPart) : inWorkers(workers, worker, loading, findPart));
+      const place = await (device === 'cpu' ? onCpu() : onGpu(device, loading, findPart));
       places.push(place);
       return place.openLoader;
     };
@@ -134,7 +181,9 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
         folder.gguf ? undefined : readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
         readModel(openLoader, folder, found, { weights, embeddingWeights, images: false, signal, onProgress }),
       ]);
-      const { hasImages } = engine.info;
+      const { hasImages, output, causal } = engine.info;
+      const generates = output === 'languageModel' && causal;
+      const generator = generates ? await import('./generator.js') : undefined;
       const images =
         hasImages &&
         (await readModel(workers === undefined ? openLoader : await newPlace(), folder, found, {
@@ -145,6 +194,7 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
       const readTokenizer = () =>
         typeof json === 'string' ? { json: parseObject('tokenizer.json', json), config: readConfig() } : gguf?.tokenizer();
       const parts = {
+        generator,
         preprocessor: found.preprocessor,
         padding: paddingOf(found),
         findTokenizer: tokenizerFinder(tokenizer, readTokenizer),

@@ -23,4 +23,6 @@ export interface ModelParts {
   readonly dense: readonly string[];
   /** True if texts become lower case before they are embedded. */
   readonly lowerCase: boolean;
+  /** Undefined for a model that generates no text. */
+  readonly generator: typeof import('./generator.js') | undefined;
 }

@@ -10,6 +10,7 @@ import type { ChatInput, GenerateOptions, Prefix, PrefixOptions } from '../types
 import type { Count } from '../types/wire.js';
 import { checkChat, encodePrompt, isChat } from './chat.js';
 import type { GenerationSettings, ModelEngine, SteppedGeneration } from './core/engine.js';
+import { generationOf } from './core/generations.js';
 import { checkIds, checkScales, checkTokens } from './inputs.js';
 import type { ModelParts } from './parts.js';
 
@@ -84,6 +85,7 @@ export async function makePrefix(engine: ModelEngine, parts: ModelParts, prompt:
     ? checkIds((await encodePrompt(parts, read, options, info)).ids, 'tokenizer', info.vocabSize)
     : checkIds(read, 'prompt', info.vocabSize, 'a text, messages, an Int32Array or an array of token ids');
   checkTokens(ids.length, info.maxTokens, 'prompt');
+  await Promise.all([engine.load('generation'), cache !== dtypes.f32 && engine.load('caches')]);
   engine.assertLive();
   const sampling = { temperature: 0, topK: 0 as Count, topP: 1, repetitionPenalty: 1, seed: { low: 0, high: 0 } } as GenerationSettings['sampling'];
   const settings = {
@@ -97,7 +99,7 @@ export async function makePrefix(engine: ModelEngine, parts: ModelParts, prompt:
     rules: [],
     end: 0,
   };
-  const generation = engine.generation(settings) as SteppedGeneration;
+  const generation = generationOf(engine, settings) as SteppedGeneration;
   try {
     await abortable(Promise.resolve(generation.fill()), signal, 'prefix');
   } catch (error) {

@@ -13,16 +13,10 @@ import { asParameter, inFileOrder, tensorOf } from '../safetensors/read.js';
 import { openHeader } from '../safetensors/source.js';
 import type { PlatformAbortSignal } from '../types/platform.js';
 import type { ModelArray, ModelSource, SessionEdit, Site } from '../types/models.js';
-import type {
-  OpenSparseAutoencoder,
-  OpenSparseAutoencoderOptions,
-  Rows,
-  SparseAutoencoder,
-  SparseAutoencoderInfo,
-} from '../types/sparse_autoencoder.js';
+import type { OpenSparseAutoencoderOptions, Rows, SparseAutoencoder, SparseAutoencoderInfo } from '../types/sparse_autoencoder.js';
 import { flatten, parseObject, type Settings } from './config.js';
 import { cleanPath, type Folder, isAbsent, missingFile, readText } from './folder.js';
-import { findFolder } from './hub.js';
+import { findFolder } from './find_folder.js';
 import { numbersOf } from './sites.js';
 
 const architectures = ['standard', 'jumprelu', 'topk', 'gated'] as const;
@@ -299,18 +293,11 @@ class Autoencoder implements SparseAutoencoder {
 }
 
 const openNames = {
-  path: plain,
-  revision: plain,
-  host: plain,
-  local: plain,
-  onFetch: plain,
-  signal: plain,
+  ...{ path: plain, revision: plain, host: plain, local: plain, onFetch: plain, signal: plain },
 } satisfies Names<OpenSparseAutoencoderOptions>;
 
 /** See {@link OpenSparseAutoencoder}. */
-export const openSparseAutoencoder: OpenSparseAutoencoder = (source, options) => open(source, options);
-
-async function open(source: ModelSource, given: OpenSparseAutoencoderOptions = {}): Promise<SparseAutoencoder> {
+export async function openSparseAutoencoder(source: ModelSource, given: OpenSparseAutoencoderOptions = {}): Promise<SparseAutoencoder> {
   const { path = '', ...options } = readOptions(given, openNames, 'openSparseAutoencoder');
   const below = typeof path === 'string' ? cleanPath(path) : undefined;
   if (below === undefined) throw optionError('path', 'a folder below the source', describe(path));

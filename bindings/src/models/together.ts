@@ -1,6 +1,7 @@
 // Several generations side by side: when all of them wait for their next token, one pass computes it for all.
 
 import type { Awaitable, Generation, GenerationStep, ModelEngine, SteppedGeneration } from './core/engine.js';
+import { together } from './core/generations.js';
 
 /** Most of them. A pass over more rows takes no less time for each; their caches need memory. */
 export const mostTogether = 8;
@@ -48,7 +49,8 @@ export class Group {
     this.#waiting = [];
     let pass: Awaitable<void>;
     try {
-      pass = this.#engine.together(waiting.map(({ of }) => of));
+      const all = waiting.map(({ of }) => of);
+      pass = together(this.#engine, all);
     } catch (error) {
       pass = Promise.reject(error as Error);
     }

@@ -1,5 +1,6 @@
 // Model.trainer(): a trainer of a model in the core of this thread.
 
+import { trainerTables } from '../generated/trainer_tables.js';
 import * as wire from '../generated/wire.js';
 import { optionError } from '../runtime/errors.js';
 import { onJavaScriptHeap, SharedParameters } from '../runtime/memory.js';
@@ -31,7 +32,9 @@ export async function makeTrainer(model: CoreModel, given: ModelTrainerOptions =
   const { layers, ...options } = readOptions(given, modelTrainerNames, 'trainer');
   const chosen = layers === undefined ? undefined : Int32Array.from(checkPlaces(layers, 'layers', model.info.numLayers));
   const record = trainerRecord(options);
-  await model.loadAnalyses();
+  await model.load('analyses');
+  const { moreTables } = model.core;
+  if (!moreTables.includes(trainerTables)) moreTables.push(trainerTables);
   return model.within((operands, runtime, handle) => {
     const { raw, args, heap } = runtime;
     wire.modelTrainer(args, record, chosen === undefined ? noSpan : operands.span(chosen, 'i32', 'layers'));

@@ -7,22 +7,9 @@ import * as wire from '../generated/wire.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { type Names, plain, readOptions } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
-import type {
-  ForwardOptions,
-  ModuleBackwardOptions,
-  ModuleGradients,
-  ModuleInputs,
-  ModuleResult,
-  ModuleReturn,
-  MultiHeadAttention,
-  MultiHeadAttentionCache,
-  MultiHeadAttentionConfig,
-  Shape,
-  StateDict,
-  StepOptions,
-  TensorLike,
-  TraceOption,
-} from '../types/index.js';
+import type { ForwardOptions, ModuleBackwardOptions, ModuleGradients, ModuleInputs, ModuleResult, ModuleReturn } from '../types/index.js';
+import type { MultiHeadAttention, MultiHeadAttentionCache, MultiHeadAttentionConfig, Shape, StateDict, StepOptions } from '../types/index.js';
+import type { TensorLike, TraceOption } from '../types/index.js';
 import { checkConfig, type CheckedConfig, moduleRecord } from './config.js';
 import { CoreModule } from './core_module.js';
 import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, runModule, stepNames } from './options.js';

@@ -9,12 +9,7 @@ import type { ForwardOptions, HeadTools, ModuleBackwardOptions, ModuleOptions, M
 import type { Int32, Uint32 } from '../types/wire.js';
 import { takeTrace, traceBits } from './trace.js';
 
-const toolNames = {
-  scales: plain,
-  skipOutProj: plain,
-  temperature: plain,
-  scaleByEmbedDim: plain,
-} satisfies Names<HeadTools>;
+const toolNames = { scales: plain, skipOutProj: plain, temperature: plain, scaleByEmbedDim: plain } satisfies Names<HeadTools>;
 
 const moduleNames = {
   ...{ return: plain, trace: plain, out: plain, training: plain, dropoutSeed: plain },

@@ -1,12 +1,11 @@
 // Traces: reads which steps a call requests, and copies the steps that the core lists, under JavaScript names.
 
-import { type ListedTensor, readListedTensor } from '../generated/wire.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
-import type { Runtime } from '../runtime/operands.js';
+import { readListed, type Runtime } from '../runtime/operands.js';
 import { checkNames } from '../runtime/options.js';
 import { elements } from '../runtime/shape.js';
 import type { TraceName, TraceStep } from '../types/index.js';
-import type { Int32, Uint32 } from '../types/wire.js';
+import type { Uint32 } from '../types/wire.js';
 
 /** Names in the order of multihead::trace_names(). */
 export const traceNames: readonly TraceName[] = [
@@ -49,18 +48,6 @@ export interface NamedTensor {
   readonly name: string;
   readonly shape: number[];
   readonly data: Float32Array;
-}
-
-/** Reads the tensors that the last call listed, and releases the core's list. */
-export function readListed<T>({ raw, args }: Runtime, read: (tensor: ListedTensor) => T): T[] {
-  try {
-    return Array.from({ length: raw.listedCount() }, (_, index) => {
-      raw.listed(index as Int32);
-      return read(readListedTensor(args.results()));
-    });
-  } finally {
-    raw.releaseListed();
-  }
 }
 
 /** Copies the tensors that the last call listed, and releases the core's list. */

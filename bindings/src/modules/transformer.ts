@@ -9,20 +9,9 @@ import { call, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkCount, checkNames, type Names, plain, readOptions, without } from '../runtime/options.js';
 import { number, readSettings, type Setting } from '../runtime/settings.js';
 import { coreOf } from '../runtime/tensor.js';
-import type {
-  ForwardOptions,
-  InitializeOptions,
-  LoadStateDictOptions,
-  StateDict,
-  TraceOption,
-  Transformer,
-  TransformerCache,
-  TransformerConfig,
-  TransformerOptions,
-  TransformerResult,
-  TransformerReturn,
-  TransformerStepOptions,
-} from '../types/index.js';
+import type { ForwardOptions, InitializeOptions, LoadStateDictOptions, StateDict, TraceOption, Transformer } from '../types/index.js';
+import type { TransformerCache, TransformerConfig, TransformerOptions, TransformerResult, TransformerReturn } from '../types/index.js';
+import type { TransformerStepOptions } from '../types/index.js';
 import type { Count, Int32, Whole64 } from '../types/wire.js';
 import { type BorrowedModule, CoreModule } from './core_module.js';
 import { forwardNames, moduleOptions, notInStep, stepNames } from './options.js';

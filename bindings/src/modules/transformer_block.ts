@@ -6,23 +6,9 @@ import * as wire from '../generated/wire.js';
 import { call, checkRank, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkNames, readOptions } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
-import type {
-  BlockGradients,
-  BlockOptions,
-  BlockResult,
-  BlockReturn,
-  BlockStepOptions,
-  ForwardOptions,
-  LoadStateDictOptions,
-  ModuleBackwardOptions,
-  MultiHeadAttentionCache,
-  Shape,
-  StateDict,
-  TensorLike,
-  TraceOption,
-  TransformerBlock,
-  TransformerBlockConfig,
-} from '../types/index.js';
+import type { BlockGradients, BlockOptions, BlockResult, BlockReturn, BlockStepOptions, ForwardOptions } from '../types/index.js';
+import type { LoadStateDictOptions, ModuleBackwardOptions, MultiHeadAttentionCache, Shape, StateDict, TensorLike } from '../types/index.js';
+import type { TraceOption, TransformerBlock, TransformerBlockConfig } from '../types/index.js';
 import type { Int32 } from '../types/wire.js';
 import { CoreModule } from './core_module.js';
 import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, stepNames } from './options.js';

@@ -7,17 +7,8 @@ import type { Operands } from '../runtime/operands.js';
 import { checkChoice, checkCount, type Names, namesOf, plain, readOptions, without } from '../runtime/options.js';
 import { choice, count, flag, number, readSettings, required } from '../runtime/settings.js';
 import { describe } from '../runtime/tensor.js';
-import type {
-  Activation,
-  LoadStateDictOptions,
-  Norm,
-  ParameterNames,
-  StateDict,
-  Transformer,
-  TransformerBlock,
-  TransformerBlockConfig,
-  TransformerConfig,
-} from '../types/index.js';
+import type { Activation, LoadStateDictOptions, Norm, ParameterNames, StateDict, Transformer, TransformerBlock } from '../types/index.js';
+import type { TransformerBlockConfig, TransformerConfig } from '../types/index.js';
 import type { Count } from '../types/wire.js';
 import { checkConfig, type CheckedConfig, configSchema, moduleRecord } from './config.js';
 

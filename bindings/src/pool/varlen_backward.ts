@@ -10,18 +10,8 @@ import { readOptions } from '../runtime/options.js';
 import type { Numbers } from '../runtime/read_tensor.js';
 import type { AttentionBackwardInputs, AttentionBackwardOptions, FloatDType, GradientName, VarlenBackwardOptions } from '../types/index.js';
 import { splitOptions } from './arguments.js';
-import {
-  type BackwardCall,
-  backwardPieces,
-  type BackwardTensors,
-  divideBackward,
-  type Gradients,
-  gradientsOf,
-  numbersOf,
-  runsOf,
-  uncopiedGradients,
-  withAllSlopes,
-} from './backward.js';
+import { type BackwardCall, backwardPieces, type BackwardTensors, divideBackward, type Gradients, gradientsOf, numbersOf } from './backward.js';
+import { runsOf, uncopiedGradients, withAllSlopes } from './backward.js';
 import type { PoolCore } from './core.js';
 import { sliceOfArray, withArrays } from './option_arrays.js';
 import { checkNoOut, cutEvenly, type Piece, pieceOf, piecesOfOne, runPieces, runWhole, zeros } from './pieces.js';

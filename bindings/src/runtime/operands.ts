@@ -1,7 +1,8 @@
 // The inputs and outputs of one call. Temporary copies are freed when the call ends, new outputs if it fails.
 
+import type { PartName } from '../generated/parts.js';
 import { callStatus, type ErrorTables } from '../generated/tables.js';
-import { readCoreError } from '../generated/wire.js';
+import { type ListedTensor, readCoreError, readListedTensor } from '../generated/wire.js';
 import type { DataOf, DisposableResult, DType, Shape, Tensor } from '../types/index.js';
 import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
 import { type Arguments, otherArguments } from './arguments.js';
@@ -21,9 +22,9 @@ export interface Runtime {
   readonly heap: Heap;
   readonly scopes: ScopeStack;
   /** Error texts that multihead/core does not contain. */
-  readonly moreTables: readonly ErrorTables[];
-  /** multihead/models: loads the functions of analyses and trainers, which are in a file of their own. */
-  readonly loadAnalyses?: () => Promise<void>;
+  readonly moreTables: ErrorTables[];
+  /** multihead/models: loads a part, once. Throws `E_LOAD`. */
+  readonly loadPart?: (part: PartName) => Promise<void>;
 }
 
 /** Inputs that a prepared operation keeps for later calls. */
@@ -300,4 +301,16 @@ function readPlain(value: unknown, argument: string): PlainParts {
 
 function wrongDtype(argument: string, wanted: readonly DType[], got: DType): MultiheadError {
   return optionError(argument, `a tensor of dtype ${wanted.map((dtype) => `"${dtype}"`).join(' or ')}`, `"${got}"`);
+}
+
+/** Reads the tensors that the last call listed, and releases the core's list. */
+export function readListed<T>({ raw, args }: Runtime, read: (tensor: ListedTensor) => T): T[] {
+  try {
+    return Array.from({ length: raw.listedCount() }, (_, index) => {
+      raw.listed(index as Int32);
+      return read(readListedTensor(args.results()));
+    });
+  } finally {
+    raw.releaseListed();
+  }
 }

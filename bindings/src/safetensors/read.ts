@@ -8,22 +8,8 @@ import { describe } from '../runtime/tensor.js';
 import { utf8Decoder } from '../runtime/text.js';
 import { isArrayBuffer, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type { SafetensorsDType, SafetensorsFile, SafetensorsParameter, SafetensorsTensor } from '../types/safetensors.js';
-import {
-  cutOff,
-  emptyRecord,
-  formatError,
-  inWords,
-  isCount,
-  isObject,
-  isUnicode,
-  lengthBytes,
-  metadataName,
-  mostHeaderBytes,
-  storedBytes,
-  storedDTypes,
-  storedName,
-  storedTypes,
-} from './format.js';
+import { cutOff, emptyRecord, formatError, inWords, isCount, isObject, isUnicode, lengthBytes, metadataName, mostHeaderBytes } from './format.js';
+import { storedBytes, storedDTypes, storedName, storedTypes } from './format.js';
 
 /**
  * Reads a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.

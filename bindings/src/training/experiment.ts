@@ -10,18 +10,8 @@ import { bytesPerElement, onJavaScriptHeap, SharedParameters } from '../runtime/
 import { call, checkStatus, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkCount, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { choice, count, flag, number, readSettings, type Setting } from '../runtime/settings.js';
-import type {
-  Evaluation,
-  EvaluationOptions,
-  Experiment,
-  ExperimentKind,
-  ExperimentOptions,
-  HeldOutSequences,
-  PositionKind,
-  TrainingStep,
-  Transformer,
-  TransformerConfig,
-} from '../types/index.js';
+import type { Evaluation, EvaluationOptions, Experiment, ExperimentKind, ExperimentOptions, HeldOutSequences } from '../types/index.js';
+import type { PositionKind, TrainingStep, Transformer, TransformerConfig } from '../types/index.js';
 import type { Int32, Span } from '../types/wire.js';
 import { CoreTrainer, type KeptOption, TrainerMemory } from './core_trainer.js';
 

@@ -118,8 +118,11 @@ export interface PartOptions extends AnalysisOptions {
 
 /** Options of calls that run the model for each part. */
 export interface SweepOptions extends AnalysisOptions {
-  /** Called with the share that is done, 0 to 1. Default none. */
-  readonly onProgress?: ((done: number) => void) | undefined;
+  /**
+   * Called with the share that is done, 0 to 1, and the values so far: those of runs to come are 0, and each of several texts adds
+   * its share. Default none.
+   */
+  readonly onProgress?: ((done: number, values: ModelArray) => void) | undefined;
   /** Aborting rejects with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }

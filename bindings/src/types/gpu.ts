@@ -238,7 +238,7 @@ export interface Gpu {
   cache(config: KVCacheConfig): GpuCache;
   /** {@link Multihead.rotate} on the GPU, up to d = 256. Throws as it does. */
   rotate(x: GpuTensor | TensorLike, positions: Int32Array, rope: RopeRotation): GpuTensor;
-  /** {@link Multihead.linear} on the GPU, for rows of a multiple of 4 numbers. Throws as it does. */
+  /** {@link Multihead.linear} on the GPU. Throws as it does. */
   linear(x: GpuTensor | TensorLike, weight: GpuTensor | TensorLike, options?: GpuLinearOptions): GpuTensor;
   /** What {@link Gpu.attention} would do with these arguments: kernels, workgroups and bytes. Throws as it does. */
   explain(q: GpuFloatTensorLike, k: GpuFloatTensorLike, v: GpuFloatTensorLike, options?: GpuAttentionOptions): GpuExplanation;

@@ -97,15 +97,18 @@ export interface FetchProgress {
   readonly total: number | undefined;
 }
 
+/** A part of the `.wasm` of multihead/models. */
+export type ModelPart = 'analyses' | 'inspection' | 'caches' | 'beams' | 'generation' | 'pooling' | 'formats' | 'quantized' | 'team' | 'gpu';
+
 /** Options of openModel(). */
 export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'integrity'> {
   /**
-   * Source of the second `.wasm`, which the analyses, `trainer()` and a model on a GPU load when one of them is first used: 56 kB that
-   * reading and writing text on the CPU does not need. Default: the file next to the package's own modules. Give one of the build that is loaded, which the
-   * package exports as `multihead/analyses-relaxed.wasm` and `multihead/analyses-simd128.wasm`. `integrity`, if given, must have its
-   * hash, too.
+   * Sources of parts of the `.wasm`, which are loaded when a model or a call first needs them: the README lists them. Default: the
+   * files next to the package's own modules. Give those of the build that is loaded, which the package exports as
+   * `multihead/analyses-relaxed.wasm`, `multihead/analyses-simd128.wasm` and so on. `integrity`, if given, must have the hash of each
+   * part that is loaded, too.
    */
-  readonly analysesWasm?: WasmSource | undefined;
+  readonly parts?: { readonly [part in ModelPart]?: WasmSource | undefined } | undefined;
   /**
    * Type of the matrices and the embedding in memory. Default: as the files have them. Norms and biases are always
    * f32.
@@ -149,8 +152,10 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
   /**
    * `'gpu'` computes the layers on the browser's GPU by WebGPU: the matrices go there while they are read, and caches of
    * generations live there. Models with images or with encoder and decoder, DeBERTa, CLIP's texts and heads wider than 256 are an
-   * `E_OPTION` that says why, as are edits of scores and pattern, beams, prompt lookup, prefixes, analyses and training. `'auto'` takes the GPU for models that it computes,
-   * unless there is none or it is a software one, and else the CPU. Not with `workers`. Default `'cpu'`.
+   * `E_OPTION` that says why, as are edits of scores and pattern, beams, prompt lookup, prefixes, analyses and training. `'auto'`
+   * loads the weights on both sides, measures both at the first passes and tokens, and takes the faster one, which {@link Model.device}
+   * says with the times; the other calls are the CPU's, and it goes on there, in the middle of a generation too, if the GPU is lost,
+   * hangs for two minutes, refuses a kernel or has not enough memory. Not with `workers`. Default `'cpu'`.
    */
   readonly device?: 'cpu' | 'gpu' | 'auto' | undefined;
   /**
@@ -616,7 +621,7 @@ export interface Model extends ModelAnalyses {
   readonly encoder: Model | undefined;
   /** Number of workers in which the model lives; 0 if it lives on the calling thread. */
   readonly workers: number;
-  /** What computes: `'cpu'`, `'gpu: …'` with the GPU's name, or with `device: 'auto'` `'cpu: …'` with the reason. */
+  /** What computes: `'cpu'`, or `'gpu: …'` with the GPU's name; with `device: 'auto'` followed by the times, or `'cpu: …'` with the reason. */
   readonly device: string;
   /** True after dispose(). */
   readonly disposed: boolean;

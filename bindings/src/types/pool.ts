@@ -1,56 +1,13 @@
 // The public types of multihead/pool.
 
-import type {
-  AttentionBackwardInputs,
-  AttentionBackwardOptions,
-  AttentionBackwardResult,
-  AttentionOptions,
-  AttentionResult,
-  AttentionReturn,
-  Capture,
-  ExperimentOptions,
-  FloatDType,
-  FloatTensorLike,
-  GradientName,
-  HeadStatistics,
-  HeadStatisticsOptions,
-  KVCacheConfig,
-  LatentAttentionInputs,
-  LatentAttentionOptions,
-  LinearOptions,
-  LoadOptions,
-  MemoryInfo,
-  Multihead,
-  MultiHeadAttentionConfig,
-  PlainTensor,
-  RopeRotation,
-  ScoreRows,
-  ScoresOptions,
-  Simd,
-  TensorLike,
-  TrainerOptions,
-  TransformerBlockConfig,
-  TransformerConfig,
-  VarlenBackwardOptions,
-  VarlenBackwardResult,
-  VarlenGradientName,
-  VarlenOptions,
-  VarlenResult,
-} from './index.js';
-import type {
-  Plain,
-  PoolCallOptions,
-  Pooled,
-  PoolExperiment,
-  PoolKVCache,
-  PoolMultiHeadAttention,
-  PoolObjectOptions,
-  PoolTrainer,
-  PoolTransferOptions,
-  PoolTransformer,
-  PoolTransformerBlock,
-  TransferResult,
-} from './pool_objects.js';
+import type { AttentionBackwardInputs, AttentionBackwardOptions, AttentionBackwardResult, AttentionOptions, AttentionResult } from './index.js';
+import type { AttentionReturn, Capture, ExperimentOptions, FloatDType, FloatTensorLike, GradientName, HeadStatistics } from './index.js';
+import type { HeadStatisticsOptions, KVCacheConfig, LatentAttentionInputs, LatentAttentionOptions, LinearOptions, LoadOptions } from './index.js';
+import type { MemoryInfo, Multihead, MultiHeadAttentionConfig, PlainTensor, RopeRotation, ScoreRows, ScoresOptions, Simd } from './index.js';
+import type { TensorLike, TrainerOptions, TransformerBlockConfig, TransformerConfig, VarlenBackwardOptions } from './index.js';
+import type { VarlenBackwardResult, VarlenGradientName, VarlenOptions, VarlenResult } from './index.js';
+import type { Plain, PoolCallOptions, Pooled, PoolExperiment, PoolKVCache, PoolMultiHeadAttention, PoolObjectOptions } from './pool_objects.js';
+import type { PoolTrainer, PoolTransferOptions, PoolTransformer, PoolTransformerBlock, TransferResult } from './pool_objects.js';
 
 export type {
   Plain,

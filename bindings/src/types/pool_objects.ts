@@ -1,39 +1,10 @@
 // The types of objects that live in a worker of a pool, and of what every call of a pool takes and gives.
 
-import type {
-  AttentionResult,
-  AttentionReturn,
-  BlockOptions,
-  BlockResult,
-  BlockReturn,
-  BlockStepOptions,
-  CacheAttendOptions,
-  Capture,
-  Experiment,
-  FloatDType,
-  FloatTensorLike,
-  ForwardOptions,
-  KVCache,
-  ModuleBackwardOptions,
-  ModuleCacheConfig,
-  ModuleInputs,
-  ModuleResult,
-  ModuleReturn,
-  MultiHeadAttention,
-  MultiHeadAttentionCache,
-  PlainTensor,
-  StepOptions,
-  Tensor,
-  TensorLike,
-  TraceOption,
-  Trainer,
-  Transformer,
-  TransformerBlock,
-  TransformerOptions,
-  TransformerResult,
-  TransformerReturn,
-  TransformerStepOptions,
-} from './index.js';
+import type { AttentionResult, AttentionReturn, BlockOptions, BlockResult, BlockReturn, BlockStepOptions, CacheAttendOptions } from './index.js';
+import type { Capture, Experiment, FloatDType, FloatTensorLike, ForwardOptions, KVCache, ModuleBackwardOptions } from './index.js';
+import type { ModuleCacheConfig, ModuleInputs, ModuleResult, ModuleReturn, MultiHeadAttention, MultiHeadAttentionCache } from './index.js';
+import type { PlainTensor, StepOptions, Tensor, TensorLike, TraceOption, Trainer, Transformer, TransformerBlock } from './index.js';
+import type { TransformerOptions, TransformerResult, TransformerReturn, TransformerStepOptions } from './index.js';
 import type { PlatformAbortSignal } from './platform.js';
 
 /** Options that every call of a pool accepts. */

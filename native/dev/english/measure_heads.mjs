@@ -1,7 +1,6 @@
 // Measures the attention weights of each head of the small English model, with the statistics of multihead/lab.
 import { load } from '../../../bindings/dist/index_node.js';
 import { headStatistics } from '../../../bindings/dist/lab.js';
-import { SHAPE } from './model.mjs';
 
 const LENGTH = 64;
 /** Number of passages, evenly spread over the text. */
@@ -19,13 +18,13 @@ function passages(ids, length) {
 const equalWeights = (length) =>
   Float32Array.from({ length: length ** 2 }, (_, at) => (at % length <= Math.floor(at / length) ? 1 / (Math.floor(at / length) + 1) : 0));
 
-/** Mean weight on keys whose token is in `set`, of all queries, for each head of weights (heads, N, N). */
-function weightOn(weights, heads, ids, set) {
+/** Mean weight on keys whose tokens `counts`, of all queries, for each head of weights (heads, N, N). */
+function weightOn(weights, heads, ids, counts) {
   const n = ids.length;
   return Array.from({ length: heads }, (_, head) => {
     let sum = 0;
     for (let key = 0; key < n; key += 1) {
-      if (!set.has(ids[key])) continue;
+      if (!counts(ids[key])) continue;
       for (let query = key; query < n; query += 1) sum += weights[(head * n + query) * n + key];
     }
     return sum / n;
@@ -40,14 +39,12 @@ const weightOnItself = (weights, heads, n) =>
  * The mean weight of each head on the token before the query, on the first token, on the query's own token and on
  * punctuation, in passages of the text; and on the token that followed the query's token last time (`induction`), in passages
  * that repeat after half of their tokens. `chance`: the same of equal weights.
- * @param {import('multihead/models').Model} model
- * @param {Int32Array} ids a text that the model was not trained on
- * @param {string[]} tokens the vocabulary
+ * @param {{ numLayers: number, numHeads: number, attentions: (passage: Int32Array, layer: number) => Promise<Float32Array>,
+ *   ids: Int32Array, isPunctuation: (id: number) => boolean }} of the weights of a layer (heads, N, N), and a text that the
+ *   model was not trained on
  */
-export async function measureHeads(model, ids, tokens) {
+export async function measureHeads({ numLayers, numHeads, attentions, ids, isPunctuation }) {
   const mh = await load();
-  const { numLayers, numHeads } = SHAPE;
-  const punctuation = new Set(tokens.flatMap((token, id) => (/^Ġ?[!-/:-@[-`{-~]+$/.test(token) ? [id] : [])));
   const plain = passages(ids, LENGTH);
   const repeated = passages(ids, LENGTH / 2).map((part) => Int32Array.from([...part, ...part]));
 
@@ -62,7 +59,7 @@ export async function measureHeads(model, ids, tokens) {
       lists.previous.push(previousToken);
       lists.first.push(firstToken);
       lists.itself.push(weightOnItself(weights, heads, LENGTH));
-      lists.punctuation.push(weightOn(weights, heads, passage, punctuation));
+      lists.punctuation.push(weightOn(weights, heads, passage, isPunctuation));
     }
     for (const passage of repeated) {
       const weights = await weightsOf(passage);
@@ -73,7 +70,7 @@ export async function measureHeads(model, ids, tokens) {
 
   const heads = [];
   for (let layer = 0; layer < numLayers; layer += 1) {
-    const of = await scores(numHeads, async (passage) => (await model.attentions([...passage], { layer })).data);
+    const of = await scores(numHeads, (passage) => attentions(passage, layer));
     for (let head = 0; head < numHeads; head += 1) heads.push({ layer, head, ...of(head) });
   }
   const chance = (await scores(1, () => equalWeights(LENGTH)))(0);

@@ -20,7 +20,7 @@ Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAn
     engine::AttentionShape shape;
     MULTIHEAD_TRY(engine::validate_call(call, shape));
     MULTIHEAD_TRY(engine::validate_apart(call));
-    engine::ForwardPlan plan = engine::plan_forward(call, shape);
+    engine::ForwardPlan plan = engine::plan_forward(call, shape, !engine::attention_decodes);
     return engine::run(plan, context);
   });
 }

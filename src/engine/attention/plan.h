@@ -93,6 +93,7 @@ MULTIHEAD_SHARED ForwardPlan plan_forward(const AttentionInputs& inputs,
                                           const AttentionOutputs& outputs,
                                           const Shard* shard = nullptr);
 ForwardPlan plan_forward(const ForwardCall& call, const AttentionShape& shape, bool varlen = false);
+inline bool attention_decodes = true;  // false if only caches decode: see bindings/parts.json
 
 // The step of plan_forward() that completes a plan with its parameters: selects the kernel and
 // divides the call into jobs. `varlen`: the call is one sequence of a varlen call.

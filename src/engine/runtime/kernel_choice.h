@@ -79,8 +79,7 @@ std::string explain(const LinearChoice& choice);
 // backward: AMX if bf16 was requested and this processor supports it.
 LinearChoice choose_linear(Precision precision, int64_t rows, DType weight);
 
-// Returns why this process cannot use AMX; kNone if it can. Requests permission from the operating
-// system.
+// Returns why this process cannot use AMX; kNone if it can. Asks the system for permission.
 Unsupported why_not_amx_here();
 
 }  // namespace multihead::engine

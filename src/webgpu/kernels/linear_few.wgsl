@@ -3,7 +3,7 @@
 // so that W is read once. With `gated`, the two are a gate and its factor, and y is f(gate) * factor.
 // The norm is computed again by each workgroup, for which it reads x once more. TAIL: a row of W
 // has columns behind its last one, or x has not whole vec4f.
-//#params FewBlock
+//#params LinearBlock
 @group(0) @binding(1) var<storage, read> x: array<vec4f>;
 @group(0) @binding(2) var<storage, read> numbers: array<vec4u>;
 @group(0) @binding(3) var<storage, read> scales: array<u32>;

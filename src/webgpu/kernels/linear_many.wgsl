@@ -1,7 +1,7 @@
 // constants: TYPE TAIL
 // y = f(x W^T + bias), 64 rows times 64 outputs a workgroup, 8 times 8 an invocation; 16 columns at
 // a time lie in workgroup memory, by column. TAIL: as linear_few.
-//#params ManyBlock
+//#params LinearBlock
 @group(0) @binding(1) var<storage, read> x: array<vec4f>;
 @group(0) @binding(2) var<storage, read> numbers: array<vec4u>;
 @group(0) @binding(3) var<storage, read> scales: array<u32>;

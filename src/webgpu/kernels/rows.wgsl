@@ -1,11 +1,16 @@
+// constants: PAIR
 // Takes rows of any type, normalizes them (QK-norm), rotates them (RoPE), converts them and puts them
 // into other places: queries and keys before attention, new tokens of a cache, halves as a result.
-// Grid: row.
+// PAIR: as many rows of x2 follow for y2, which are keys and values of a cache. Grid: row.
 //#params RowsBlock
 //#include halves.wgsl
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read> data: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<atomic<u32>>; // halves of other rows may share a word
+//#if PAIR
+@group(0) @binding(4) var<storage, read> x2: array<u32>;
+@group(0) @binding(5) var<storage, read_write> y2: array<atomic<u32>>;
+//#end
 const NONE = 0xffffffffu;
 const MOST = 256u; // numbers of a row
 var<workgroup> row: array<f32, MOST>;
@@ -37,20 +42,47 @@ fn rotation(position: u32, pair: u32) -> vec2f {
   return result;
 }
 
+fn word_of(second: bool, at: u32) -> u32 {
+//#if PAIR
+  if (second) { return x2[at]; }
+//#end
+  return x[at];
+}
+
+// Replaces the bits of a word that `kept` has not.
+fn set_word(second: bool, at: u32, kept: u32, bits: u32) {
+//#if PAIR
+  if (second) {
+    if (kept == 0u) { atomicStore(&y2[at], bits); return; }
+    atomicAnd(&y2[at], kept);
+    atomicOr(&y2[at], bits);
+    return;
+  }
+//#end
+  if (kept == 0u) { atomicStore(&y[at], bits); return; }
+  atomicAnd(&y[at], kept);
+  atomicOr(&y[at], bits);
+}
+
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let index = w.y * n.x + w.x;
-  if (index >= p.count) { return; }
+  let group = w.y * n.x + w.x;
+  if (group >= p.count * (1u + PAIR)) { return; }
+  let second = group >= p.count;
+  let index = group % p.count;
+  let source = select(p.x, p.x2, second);
+  let place = select(p.y, p.y2, second);
+  let width = select(p.width, p.width2, second);
   let i = index % p.rows;
   let h = index / p.rows % p.heads;
   let b = index / p.rows / p.heads;
   var to = i;
   if (p.targets != NONE) { to = data[p.targets + b * p.rows + i]; }
   if (to == NONE) { return; }
-  let first = b * p.x.x + h * p.x.y + i * p.x.z;
-  for (var c = t; c < p.width; c += 64u) {
+  let first = b * source.x + h * source.y + i * source.z;
+  for (var c = t; c < width; c += 64u) {
     var bits = 0u;
-    if (p.x.w == F32) { bits = x[first + c]; } else { bits = bitcast<u32>(half_of((x[(first + c) >> 1u] >> (((first + c) & 1u) * 16u)) & 0xffffu, p.x.w)); }
+    if (source.w == F32) { bits = word_of(second, first + c); } else { bits = bitcast<u32>(half_of((word_of(second, (first + c) >> 1u) >> (((first + c) & 1u) * 16u)) & 0xffffu, source.w)); }
     row[c] = bitcast<f32>(bits);
     if ((bits & 0x7f800000u) == 0x7f800000u) { atomicOr(&odd, 1u); }
   }
@@ -81,24 +113,23 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
     workgroupBarrier();
   }
   for (var pair = t; pair < p.pairs; pair += 64u) {
-    var place = vec2u(pair, pair + p.pairs);
-    if (p.interleaved != 0u) { place = vec2u(2u * pair, 2u * pair + 1u); }
+    var two = vec2u(pair, pair + p.pairs);
+    if (p.interleaved != 0u) { two = vec2u(2u * pair, 2u * pair + 1u); }
     let turn = rotation(data[p.positions + b * p.position_stride + i], pair);
-    let from_x = row[place.x];
-    let from_y = row[place.y];
-    row[place.x] = from_x * turn.x - from_y * turn.y;
-    row[place.y] = from_x * turn.y + from_y * turn.x;
+    let from_x = row[two.x];
+    let from_y = row[two.y];
+    row[two.x] = from_x * turn.x - from_y * turn.y;
+    row[two.y] = from_x * turn.y + from_y * turn.x;
   }
   workgroupBarrier();
-  let at = b * p.y.x + h * p.y.y + to * p.y.z;
-  for (var c = t; c < p.width; c += 64u) {
+  let at = b * place.x + h * place.y + to * place.z;
+  for (var c = t; c < width; c += 64u) {
     let bits = bitcast<u32>(row[c]);
-    if (p.y.w == F32) {
-      atomicStore(&y[at + c], bits);
+    if (place.w == F32) {
+      set_word(second, at + c, 0u, bits);
     } else {
       let shift = ((at + c) & 1u) * 16u;
-      atomicAnd(&y[(at + c) >> 1u], ~(0xffffu << shift));
-      atomicOr(&y[(at + c) >> 1u], half_bits(bits, p.y.w) << shift);
+      set_word(second, (at + c) >> 1u, ~(0xffffu << shift), half_bits(bits, place.w) << shift);
     }
   }
 }

@@ -7,15 +7,29 @@ import { embed, embedDim as ruleEmbedDim } from './embedding.js';
 import { transposed, type Matrix } from './matrix.js';
 import { mostColumns, tracedSteps, type ForwardInput, type ForwardResult, type GivenHeads, type Split, type Trace } from './messages.js';
 import { buildWeights, headDim as ruleHeadDim } from './patterns.js';
+import { createNovels } from './novels.js';
 import { identityOf } from './tokens.js';
 
 type Module = ReturnType<typeof makeModule>;
 export type Forward = ReturnType<typeof createForward>;
 
-/** Makes the function that runs forward passes. It keeps one module, for the heads of the last call. */
-export function createForward(mh: Multihead) {
+/**
+ * Makes the function that runs forward passes. It keeps one module, for the heads of the last call.
+ * @param words gives the file of the words model, which is needed only for inputs with `reads`
+ */
+export function createForward(mh: Multihead, words = (): string => '') {
   let key = '';
   let current: Module | undefined;
+  let novels: ReturnType<typeof createNovels> | undefined;
+  let read: (ReturnType<NonNullable<typeof novels>['read']> & { input: ForwardInput }) | undefined;
+
+  /** The input with the heads of the words model, if it asks for them. */
+  function complete(input: ForwardInput): ForwardInput {
+    if (input.reads === undefined) return input;
+    novels ??= createNovels(mh, words());
+    if (read?.input !== input) read = { input, ...novels.read(input.tokens, input.reads) };
+    return { ...input, given: read.given };
+  }
 
   function moduleFor({ heads, given }: ForwardInput): Module {
     const wanted = given?.key ?? heads.join();
@@ -32,7 +46,8 @@ export function createForward(mh: Multihead) {
     shape: [1, tokens.length, given?.embedDim ?? ruleEmbedDim],
   });
 
-  function forward(input: ForwardInput): ForwardResult {
+  function forward(asked: ForwardInput): ForwardResult {
+    const input = complete(asked);
     const used = moduleFor(input);
     const { weights, embedDim, headDim } = used;
     const numbers = mh.scope(() => {
@@ -50,14 +65,16 @@ export function createForward(mh: Multihead) {
         split: splitOf(mh, trace.q, input.splitHeads),
       };
     });
-    return { ...input, embedDim, headDim, weights, ...numbers, backend: mh.backend, memory: mh.memory() };
+    const next = asked.reads === undefined ? null : read!.next(numbers.trace.output);
+    return { ...input, embedDim, headDim, weights, ...numbers, next, backend: mh.backend, memory: mh.memory() };
   }
 
   let timed: { input: ForwardInput; x: Matrix } | undefined;
   /** Runs the pass without a trace, for timing. */
   function pass(input: ForwardInput): void {
-    if (timed?.input !== input) timed = { input, x: embedded(input) };
-    const { module } = moduleFor(input);
+    const full = complete(input);
+    if (timed?.input !== input) timed = { input, x: embedded(full) };
+    const { module } = moduleFor(full);
     module.forward(timed.x, options(input.causal, input.bend, input.heads.length)).output.dispose();
   }
 

@@ -38,6 +38,8 @@ export const mostColumns = 256;
 export interface ForwardInput {
   /** Undefined for hand-built heads. */
   readonly given?: GivenHeads | undefined;
+  /** The layer of the words model whose heads read the tokens; the worker makes `given`. */
+  readonly reads?: number | undefined;
   readonly tokens: readonly string[];
   /** The patterns of hand-built heads; for given heads, only their colors. */
   readonly heads: readonly PatternId[];
@@ -65,6 +67,14 @@ export interface Split {
   readonly refusal: string;
 }
 
+/** What the words model predicts after the last token. */
+export interface NextWords {
+  /** The likeliest words, the first one first, with their shares of 1. */
+  readonly words: readonly { readonly word: string; readonly share: number }[];
+  /** The share of all words that its vocabulary lacks. */
+  readonly unknown: number;
+}
+
 export interface Straight {
   readonly weights: Matrix;
   readonly output: Matrix;
@@ -83,6 +93,8 @@ export interface ForwardResult extends ForwardInput {
   /** The pass without any bend; null if nothing is bent. */
   readonly straight: Straight | null;
   readonly split: Split;
+  /** Null for heads other than the words model's. */
+  readonly next: NextWords | null;
   readonly backend: Backend;
   /** mh.memory() after the pass. */
   readonly memory: MemoryInfo;

@@ -21,8 +21,6 @@ export interface Pattern {
   readonly name: string;
   /** A description in one line, for the page. */
   readonly line: string;
-  /** Explains how W_Q and W_K produce the pattern. */
-  readonly how: string;
   /** The block of x that W_V copies, and that W_O writes back to. */
   readonly carries: BlockName;
   readonly query: () => Projection;
@@ -82,7 +80,6 @@ export const patterns: readonly Pattern[] = [
     id: 'previous',
     name: 'Previous word',
     line: 'Looks at the previous word. The first word has none and looks at itself.',
-    how: 'W_Q rotates the position code back by one step; W_K selects the position code.',
     carries: 'word',
     query: () => at(-1),
     key: () => select('position'),
@@ -91,7 +88,6 @@ export const patterns: readonly Pattern[] = [
     id: 'first',
     name: 'First word',
     line: 'Every word looks at the first word.',
-    how: 'The query always asks for the first position; W_K selects the position code.',
     carries: 'word',
     query: () => {
       const w = projection();
@@ -104,7 +100,6 @@ export const patterns: readonly Pattern[] = [
     id: 'same',
     name: 'Same word',
     line: 'Looks at other occurrences of the same word. If there are none, it looks at itself.',
-    how: 'One half compares words: equal words score high. The other half compares positions, with a minus: a word does not choose itself.',
     carries: 'word',
     query: () => sameWord(14, -6),
     key: () => sameWord(1, 1),
@@ -113,7 +108,6 @@ export const patterns: readonly Pattern[] = [
     id: 'nearby',
     name: 'Nearby words',
     line: 'Looks at its neighbors on both sides, less the further they are.',
-    how: 'W_Q and W_K select only the two slowest speeds of the position code, whose cosines decrease slowly with distance.',
     carries: 'word',
     query: () => addRotated(projection(), 13, 0, slowest),
     key: () => addRotated(projection(), 1, 0, slowest),
@@ -122,7 +116,6 @@ export const patterns: readonly Pattern[] = [
     id: 'next',
     name: 'Next word',
     line: 'Looks at the next word. If that is hidden or missing, it looks at itself.',
-    how: 'W_Q rotates the position code forward by one step; W_K selects the position code.',
     carries: 'word',
     query: () => at(1),
     key: () => select('position'),
@@ -131,7 +124,6 @@ export const patterns: readonly Pattern[] = [
     id: 'letter',
     name: 'Same first letter',
     line: 'Looks at all words with the same first letter equally.',
-    how: 'W_Q and W_K both select the code of the first letter.',
     carries: 'letter',
     query: () => select('letter', 3),
     key: () => select('letter'),
@@ -140,7 +132,6 @@ export const patterns: readonly Pattern[] = [
     id: 'average',
     name: 'Average of all',
     line: 'All scores are 0, so all visible words have the same weight.',
-    how: 'W_Q is zero.',
     carries: 'kind',
     query: () => projection(),
     key: () => select('kind'),
@@ -149,7 +140,6 @@ export const patterns: readonly Pattern[] = [
     id: 'itself',
     name: 'Itself',
     line: 'Looks only at its own position.',
-    how: 'W_Q and W_K both select the position code.',
     carries: 'position',
     query: () => select('position', 5),
     key: () => select('position'),

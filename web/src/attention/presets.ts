@@ -57,4 +57,13 @@ export const presets: readonly Preset[] = [
   },
 ];
 
+/** Texts that the words model reads well, the page's opening first. */
+export const novelsTexts: readonly string[] = [
+  'Mr. Elton came in. Emma looked at Mr.',
+  'Miss Tilney was in Bath. Catherine went to see Miss',
+  'Sir Walter was at home. Anne talked to Sir',
+  'I am very much obliged to you. I am very much',
+  'My dear Miss',
+];
+
 export const presetOf = (text: string): Preset | undefined => presets.find((preset) => preset.text === text);

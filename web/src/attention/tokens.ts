@@ -21,12 +21,13 @@ const letter = `(?!${unspaced})[\\p{L}\\p{N}_]`;
 const sign = `${letter}[\\p{M}\\u00ad\\u200c\\u200d\\u2060]*`;
 /** A dot, apostrophe or hyphen between two letters is part of the word; a comma only between two digits. */
 const joint = `(?:[.'’‐\\u00b7\\u05f3\\u05f4-](?=${letter})|(?<=\\p{N}),(?=\\p{N}))`;
-const word = new RegExp(`${sign}(?:${joint}?${sign})*`, 'gu');
+const word = new RegExp(`\\b(?:Mrs?|Dr)\\.|--+|${sign}(?:${joint}?${sign})*`, 'gu');
 const visible = /[^\s\p{C}]/u;
 
 const signs = (text: string): string[] => (graphemes ? Array.from(graphemes.segment(text), ({ segment }) => segment) : [...text]);
 
-function split(text: string): string[] {
+/** All tokens of a text. */
+export function split(text: string): string[] {
   const tokens: string[] = [];
   let end = 0;
   const addSigns = (until?: number): void => {

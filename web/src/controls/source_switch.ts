@@ -1,37 +1,41 @@
-// The switch between the heads that the page shows: hand-built, trained here, or of the visitor's model. A choice without
+// The switch between the heads that the page shows: of the words model, hand-built, trained here, or of the visitor's model. A choice without
 // heads stays disabled, and a sentence says how to get some.
 
-import { presetOf, presets } from '../attention/presets.js';
+import { novelsTexts, presetOf, presets } from '../attention/presets.js';
 import { el, setText } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 import type { HeadSource } from '../state/heads.js';
-import { sourceNames, type SourceName } from '../state/page_state.js';
+import { novelsLayers, sourceNames, type SourceName } from '../state/page_state.js';
 
-const titles: Readonly<Record<SourceName, string>> = { rules: 'hand-built', trained: 'trained here', model: 'your model' };
+const titles: Readonly<Record<SourceName, string>> = { novels: 'small model', rules: 'hand-built', trained: 'trained here', model: 'your model' };
+const ofNovels = '98,000 weights, trained with this library on Jane Austen’s novels: it has learned how her sentences go, not what they mean.';
 const ways = { trained: ['#train', 'Train below first'], model: ['#own', 'Open one below'] } as const;
 
 /** Reason why a source has no heads; empty if it has. */
 function whyNot(app: App, source: SourceName): string {
-  const from = source === 'rules' ? '' : app.sources.get()[source];
+  const from = source === 'trained' || source === 'model' ? app.sources.get()[source] : '';
   return typeof from === 'string' ? from : '';
 }
 
 /** The source of the heads on the screen. */
 function shownSource({ state, heads }: App): SourceName {
   const { given, reading } = heads.get();
-  return given || reading ? state.get().source : 'rules';
+  const { source } = state.get();
+  return given || reading || source === 'novels' ? source : 'rules';
 }
 
 /** Chooses a source, and resets the choices of single heads and words: other heads read other tokens. */
-function choose(app: App, source: SourceName): void {
+export function choose(app: App, source: SourceName): void {
   const now = app.state.get();
   const sources = app.sources.get();
-  const openingOf = (from: HeadSource | string | undefined): string => (typeof from === 'object' ? from.opening : '');
-  const from = source === 'rules' ? undefined : sources[source];
+  const openingOf = (from: HeadSource | string): string => (typeof from === 'object' ? from.opening : '');
+  const openings = { novels: novelsTexts[0]!, rules: presets[0]!.text, trained: openingOf(sources.trained), model: openingOf(sources.model) };
   // A text that the visitor wrote stays; another source has its own opening.
-  const isOpening = Object.values(sources).some((other) => openingOf(other) === now.text);
-  const text = openingOf(from) && (isOpening || presetOf(now.text)) ? openingOf(from) : isOpening ? presets[0]!.text : now.text;
-  const causal = typeof from === 'object' ? from.causal : (presetOf(text)?.causal ?? now.causal);
+  const isOpening = Object.values(openings).includes(now.text) || novelsTexts.includes(now.text);
+  const isOwn = !isOpening && !presetOf(now.text);
+  const text = isOwn ? now.text : openings[source] || (isOpening ? openings.rules : now.text);
+  const from = source === 'trained' || source === 'model' ? sources[source] : undefined;
+  const causal = source === 'novels' || (typeof from === 'object' ? from.causal : (presetOf(text)?.causal ?? now.causal));
   update(app, { source, text, causal, query: null, key: null, head: 0, muted: [], edits: [] });
 }
 
@@ -52,7 +56,8 @@ export function sourceSwitch(app: App): HTMLElement {
   const layerChoice = el('label', { class: 'source-layer' }, 'Layer ', layers);
   layers.addEventListener('change', () => {
     const place = Number(layers.value);
-    update(app, app.state.get().source === 'model' ? { ownLayer: place } : { trainLayer: place + 1 });
+    const { source } = app.state.get();
+    update(app, source === 'novels' ? { novelsLayer: place + 1 } : source === 'model' ? { ownLayer: place } : { trainLayer: place + 1 });
   });
   const line = el('p', { id: 'source-line', role: 'status' });
 
@@ -62,7 +67,8 @@ export function sourceSwitch(app: App): HTMLElement {
     const shown = shownSource(app);
     const { given, missing } = app.heads.get();
     const lacks = sourceNames.map((source) => whyNot(app, source));
-    const key = JSON.stringify([shown, given?.key, missing, asked, lacks]);
+    const { novelsLayer } = app.state.get();
+    const key = JSON.stringify([shown, given?.key, missing, asked, lacks, novelsLayer]);
     if (key === drawn) return;
     drawn = key;
     buttons.forEach((button, i) => {
@@ -70,16 +76,17 @@ export function sourceSwitch(app: App): HTMLElement {
       button.setAttribute('aria-pressed', String(source === shown));
       button.setAttribute('aria-disabled', String(lacks[i] !== ''));
     });
-    const count = given?.layers ?? 0;
+    const count = shown === 'novels' ? novelsLayers : (given?.layers ?? 0);
     layerChoice.hidden = count < 2;
     if (layers.length !== count) layers.replaceChildren(...Array.from({ length: count }, (_, i) => el('option', { value: i }, String(i + 1))));
-    layers.value = String(given?.layer);
+    layers.value = String(shown === 'novels' ? novelsLayer - 1 : given?.layer);
     const lacking = asked ?? (missing ? app.state.get().source : 'rules');
-    if (lacking !== 'rules') {
+    if (lacking === 'trained' || lacking === 'model') {
       const [href, way] = ways[lacking];
       const reason = (asked ? whyNot(app, asked) : missing).replace(/\.$/, '');
       line.replaceChildren(`${reason}${shown === 'rules' ? ', so these heads are hand-built' : ''}. `, el('a', { href }, way), '.');
     } else if (given) setText(line, given.line);
+    else if (shown === 'novels') setText(line, ofNovels);
     else {
       line.replaceChildren(
         'These heads follow simple rules; they do not understand meaning. ',

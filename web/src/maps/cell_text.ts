@@ -18,10 +18,11 @@ export const hatchedAs = ({ muted, hidden }: MatrixView, row: number, col: numbe
 export function cellText(view: MatrixView, row: number, col: number): string {
   const value = view.data[row * view.cols + col]!;
   const hatched = hatchedAs(view, row, col);
+  const said = view.words ? `${view.words[row * view.cols + col]} ` : '';
   const written = hatched === 'masked' ? `masked, ${formatNumber(value, 0)}` : hatched || formatNumber(value, view.scale === 'weights' ? 2 : 3);
   const [rows, columns] = axesOf(view);
   const place = view.colLabels
     ? `${rows} ${view.rowLabels[row]}, ${columns} ${view.colLabels[col]}`
     : `token ${view.rowLabels[row]}, column ${col + 1}`;
-  return `${place}, ${written}${view.edited?.(row, col) ? ', set by hand' : ''}`;
+  return `${place}, ${said}${written}${view.edited?.(row, col) ? ', set by hand' : ''}`;
 }

@@ -1,6 +1,5 @@
 // Color scales whose lightness is linear in OKLab (Ottosson 2020): equal steps look equal, also in gray and to
-// color-blind readers. In `weights` and `signed`, 0 is the lightest color of the light theme and the darkest of the
-// dark theme, close to the background of the page.
+// color-blind readers. A value of 0 has the color of the page, so that ink is only where something is.
 
 import type { Theme } from '../dom/theme.js';
 
@@ -13,18 +12,8 @@ interface Ramp {
   readonly stops: readonly (readonly [chroma: number, hue: number])[];
 }
 
-const ramps: Readonly<Record<Theme, { weights: Ramp; positive: Ramp; negative: Ramp }>> = {
+const ramps: Readonly<Record<Theme, { positive: Ramp; negative: Ramp }>> = {
   light: {
-    weights: {
-      lightness: [0.965, 0.27],
-      stops: [
-        [0.006, 200],
-        [0.06, 190],
-        [0.105, 220],
-        [0.13, 258],
-        [0.11, 285],
-      ],
-    },
     positive: {
       lightness: [0.965, 0.45],
       stops: [
@@ -43,16 +32,6 @@ const ramps: Readonly<Record<Theme, { weights: Ramp; positive: Ramp; negative: R
     },
   },
   dark: {
-    weights: {
-      lightness: [0.25, 0.95],
-      stops: [
-        [0.02, 275],
-        [0.1, 275],
-        [0.115, 240],
-        [0.1, 195],
-        [0.07, 130],
-      ],
-    },
     positive: {
       lightness: [0.25, 0.86],
       stops: [
@@ -161,16 +140,47 @@ function table(key: string, ramp: () => Ramp): readonly Color[] {
   return colors;
 }
 
-const tableOf = (theme: Theme, name: 'weights' | 'positive' | 'negative') => table(`${theme} ${name}`, () => ramps[theme][name]);
+const tableOf = (theme: Theme, name: 'positive' | 'negative') => table(`${theme} ${name}`, () => ramps[theme][name]);
+
+/** The index of the gray among the heads' colors, for weights of no head. */
+const gray = 6;
+
+/** From the paper to the color of a head; from the paper to ink for gray. */
+function weightRamp(theme: Theme, head: number): Ramp {
+  const [hue, most] = headHues[head % headHues.length]!;
+  const ends = { light: [1, head === gray ? 0.27 : 0.45], dark: [0.22, head === gray ? 0.95 : 0.82] } as const;
+  return {
+    lightness: ends[theme],
+    stops: [
+      [0.004, hue],
+      [theme === 'light' ? most : 0.7 * most, hue],
+    ],
+  };
+}
+
+/**
+ * Returns the function from a weight and the index of a head to the head's color: paper for 0. The lightness follows the root of
+ * the weight, so that a weight of 0.1 is seen.
+ */
+export function weightScale(theme: Theme): (weight: number, head?: number) => Color {
+  return (weight, head = gray) => {
+    const colors = table(`${theme} weights ${head % headHues.length}`, () => weightRamp(theme, head));
+    return colors[Math.round(Math.sqrt(Math.min(1, Math.max(0, weight))) * (steps - 1))]!;
+  };
+}
 
 /** Returns the function from a value to its color: weights from 0 to 1, signed values from −limit to limit. */
 export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: number) => Color {
-  const positive = tableOf(theme, name === 'weights' ? 'weights' : 'positive');
+  if (name === 'weights') {
+    const color = weightScale(theme);
+    return (value) => color(value);
+  }
+  const positive = tableOf(theme, 'positive');
   const negative = tableOf(theme, 'negative');
   const factor = limit > 0 ? (steps - 1) / limit : 0;
   return (value) => {
     const step = Math.min(steps - 1, Math.round(Math.abs(value) * factor));
-    return (value < 0 && name === 'signed' ? negative : positive)[step] ?? positive[0]!;
+    return (value < 0 ? negative : positive)[step] ?? positive[0]!;
   };
 }
 

@@ -3,7 +3,7 @@
 import { formatNumber } from '../base/format.js';
 import type { Theme } from '../dom/theme.js';
 import { axesOf, hatchedAs, type Axes } from './cell_text.js';
-import { colorScale, headScale, type Color, type ScaleName } from './color_scale.js';
+import { colorScale, headScale, weightScale, type Color, type ScaleName } from './color_scale.js';
 import { family, shortened, strongSpacing, textWidth, type Layout } from './map_layout.js';
 
 /** A named range of columns. */
@@ -41,6 +41,8 @@ export interface MatrixView {
   /** True if a cell was set by hand; the cell gets a mark in a corner. */
   readonly edited?: (row: number, col: number) => boolean;
   readonly scale: ScaleName;
+  /** A text for each cell, in place of its number. Its cells are wide. */
+  readonly words?: readonly string[];
   /** Index of the head whose color a cell takes, instead of a color from `scale`. */
   readonly headOf?: (row: number, col: number) => number;
 }
@@ -102,10 +104,8 @@ function colorsOf(view: MatrixView, theme: Theme): Color[] {
   const limit = view.scale === 'weights' ? 1 : largestOf(view);
   const { headOf, cols } = view;
   if (headOf) {
-    const color = headScale(theme, limit);
-    // A weight of 0 is as pale as the smallest signed value.
-    const tone = (value: number): number => (view.scale === 'weights' ? 2 * value - 1 : value);
-    return Array.from(view.data, (value, i) => color(tone(value), headOf(Math.floor(i / cols), i % cols)));
+    const color = view.scale === 'weights' ? weightScale(theme) : headScale(theme, limit);
+    return Array.from(view.data, (value, i) => color(value, headOf(Math.floor(i / cols), i % cols)));
   }
   return Array.from(view.data, colorScale(theme, view.scale, limit));
 }
@@ -163,12 +163,24 @@ function paintCells(
     context.fillStyle = hatching(context, theme, ratio);
     context.fill();
   }
+  if (view.scale === 'weights') {
+    // Cells without weight have the color of the page: lines show where they are, if only around them all.
+    context.fillStyle = hairline[theme];
+    context.fillRect(x, y - 1, across, 1);
+    context.fillRect(x - 1, y - 1, 1, down + 1);
+    if (Math.min(w, h) < 7) {
+      context.fillRect(x, y + down - 1, across, 1);
+      context.fillRect(x + across - 1, y, 1, down);
+    }
+  }
   if (Math.min(w, h) < 7) return;
-  context.fillStyle = 'white';
-  const gap = onPaper ? context.fillRect.bind(context) : context.clearRect.bind(context);
+  if (view.scale !== 'weights') context.fillStyle = 'white';
+  const gap = onPaper || view.scale === 'weights' ? context.fillRect.bind(context) : context.clearRect.bind(context);
   for (let row = 1; row <= rows; row += 1) gap(x, snap(top + row * h) - 1, across, 1);
   for (let col = 1; col <= cols; col += 1) gap(snap(left + col * w) - 1, y, 1, down);
 }
+
+const hairline: Readonly<Record<Theme, string>> = { light: '#e0e0da', dark: '#2b303d' };
 
 const hatches = new Map<string, CanvasPattern>();
 
@@ -217,7 +229,7 @@ function paintNumbers(
   if (size < 9) return;
   const limit = view.scale === 'weights' ? 1 : largestOf(view);
   const widestNumber = `${view.scale === 'weights' ? '' : '−'}${limit.toFixed(2)}`;
-  if (w < textWidth(widestNumber, size) + 4) return;
+  if (!view.words && w < textWidth(widestNumber, size) + 4) return;
   const quiet = limit / 128;
   context.font = `${size}px ${family}`;
   context.textAlign = 'center';
@@ -225,8 +237,8 @@ function paintNumbers(
   view.data.forEach((value, i) => {
     const [row, col] = [Math.floor(i / view.cols), i % view.cols];
     if (hatchedAs(view, row, col)) return;
-    const text = formatNumber(value, 2);
-    const isQuiet = text === '0.00' && Math.abs(value) <= quiet && !view.headOf;
+    const text = view.words ? shortened(view.words[i]!, size, w - 6) : formatNumber(value, 2);
+    const isQuiet = text === '0.00' && Math.abs(value) <= quiet && (view.scale === 'weights' || !view.headOf);
     context.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;
     context.fillText(text, left + (col + 0.5) * w - 0.5, top + (row + 0.5) * h);
   });

@@ -34,9 +34,9 @@ export interface Marks {
   readonly limit?: number;
 }
 
-/** Makes a legend. Without a limit, the signed scale has no numbers. */
-export function createLegend(name: ScaleName) {
-  const [least, most] = name === 'weights' ? ['weight 0', '1'] : ['negative', 'positive'];
+/** Makes a legend. Without a limit, the signed scale has no numbers. `what`: what is between 0 and 1 in the other scale. */
+export function createLegend(name: ScaleName, what = 'weight') {
+  const [least, most] = name === 'weights' ? [`${what} 0`, '1'] : ['negative', 'positive'];
   const from = el('span', { class: 'number' }, least!);
   const to = el('span', { class: 'number' }, most!);
   const item = (kind: string, meaning: string | Node) =>

@@ -1,17 +1,22 @@
 // A map that can also be a table of numbers, with the buttons that save it.
 
+import { createStore } from '../base/store.js';
 import { el, refill } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 import type { PageState, ViewName } from '../state/page_state.js';
 import { cellText } from './cell_text.js';
 import type { MatrixView } from './heat_map.js';
 import { createMap, type Cell, type MapContent, type MapOptions, type MatrixMap } from './matrix_map.js';
-import { matrixTable } from './matrix_table.js';
+import type { matrixTable } from './matrix_table.js';
+
+/** Makes tables. It loads with the sections below the first screen; until then, maps stand for tables. */
+export const tables = createStore<typeof matrixTable | null>(null);
 
 /** Shows a matrix in `body` as a map or as a table of numbers. */
 export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapContent, as: ViewName): void {
-  if (as === 'numbers') {
-    const table = matrixTable(content.view, content.label);
+  const make = tables.get();
+  if (as === 'numbers' && make) {
+    const table = make(content.view, content.label);
     refill(body, table.element);
     map.markIn(table.mark);
     return;
@@ -60,7 +65,7 @@ export interface Saved {
   readonly title: string;
 }
 
-/** Makes two buttons that save the result of `get`. */
+/** Makes a small menu with two buttons that save the result of `get`. */
 export function saveButtons(name: string, get: () => Saved | null): HTMLElement {
   const button = (as: 'PNG' | 'CSV', what: string) => {
     const element = el('button', { class: 'save', 'aria-label': `Save ${name} as ${what}` }, as);
@@ -70,5 +75,20 @@ export function saveButtons(name: string, get: () => Saved | null): HTMLElement 
     });
     return element;
   };
-  return el('span', { class: 'saves' }, button('PNG', 'PNG picture'), button('CSV', 'CSV table'));
+  const menu = el(
+    'details',
+    { class: 'saves' },
+    el('summary', { 'aria-label': `Save ${name}` }, 'Save'),
+    el('span', { class: 'save-menu' }, button('PNG', 'PNG picture'), button('CSV', 'CSV table')),
+  );
+  // It closes when the focus leaves it, and with Escape.
+  menu.addEventListener('focusout', ({ relatedTarget }) => {
+    if (!menu.contains(relatedTarget as Node | null)) menu.open = false;
+  });
+  menu.addEventListener('keydown', ({ key }) => {
+    if (key !== 'Escape' || !menu.open) return;
+    menu.open = false;
+    menu.querySelector('summary')!.focus();
+  });
+  return menu;
 }

@@ -65,6 +65,9 @@ const fontFor = (cell: number): number => Math.min(13, Math.max(smallestFont, Ma
 const bandHeight = 22;
 const titleHeight = 15;
 
+/** Smallest width and height of a cell with a word. */
+const [wordWidth, wordHeight] = [56, 26];
+
 /** The height of the rows of a matrix whose columns are features. */
 export const rowHeightOf = (rows: number): number => Math.min(26, Math.max(line, Math.floor(420 / Math.max(1, rows))));
 
@@ -76,11 +79,13 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
   const featureHeight = rowHeightOf(view.rows);
   const fit = (room: number): number => {
     const cell = Math.min(square ? maxCell : 28, room / Math.max(1, view.cols));
+    if (view.words) return Math.max(wordWidth, Math.floor(cell));
     return square && cell >= 4 ? Math.floor(cell) : Math.max(1, cell);
   };
 
   const strong = view.strong !== undefined && !view.bare;
-  const font = strong ? smallestFont : view.rows > 0 && !view.bare ? fontFor(square ? fit(available * 0.8) : featureHeight) : 0;
+  const base = view.words ? wordHeight : square ? fit(available * 0.8) : featureHeight;
+  const font = strong ? smallestFont : view.rows > 0 && !view.bare ? fontFor(base) : 0;
   const left = strong ? strongLine : title + (font ? Math.ceil(widest(view.rowLabels, font, labelLimit)) + 8 : 0);
   // The labels of the last row and column are wider than a cell.
   const beyond = strong ? strongSpacing / 2 : 0;
@@ -93,7 +98,7 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
     const slanted = fit(available - left - reach);
     if (slanted >= 17) [cellWidth, right, slant] = [slanted, reach, Math.PI / 4];
   }
-  const cellHeight = square ? cellWidth : featureHeight;
+  const cellHeight = view.words ? wordHeight : square ? cellWidth : featureHeight;
   const longest = square && font ? widest(view.colLabels!, font, labelLimit) : 0;
   const labels = strong ? strongLine : square && font ? title + Math.ceil(longest * Math.sin(slant) + font) : 0;
   const top = view.bands ? bandHeight : labels;

@@ -65,7 +65,8 @@ export function matrixTable(view: MatrixView, caption: string) {
   }
 
   function cellOf(row: number, col: number): HTMLElement {
-    const text = formatNumber(data[row * cols + col]!);
+    const [number, said] = [formatNumber(data[row * cols + col]!), view.words?.[row * cols + col]];
+    const text = said === undefined ? number : `${said} ${number}`;
     return el('td', hatchedAs(view, row, col) ? { class: 'hidden-cell' } : {}, text);
   }
 

@@ -30,6 +30,10 @@ export function csvOf(view: MatrixView): string {
     const numbers = Array.from(data.subarray(row * cols, (row + 1) * cols), exactly);
     lines.push([csvField(rowLabels[row]!), ...numbers]);
   }
+  // The words of the cells follow as a second table.
+  for (let row = 0; row < rows && view.words; row += 1) {
+    lines.push([rowLabels[row]!, ...view.words.slice(row * cols, (row + 1) * cols)].map(csvField));
+  }
   return `${lines.map((line) => line.join(',')).join('\r\n')}\r\n`;
 }
 
@@ -40,7 +44,7 @@ const titleHeight = 26;
 export function pictureOf(view: MatrixView, title: string): HTMLCanvasElement {
   const { theme, ink } = paintStyle();
   const square = view.colLabels !== undefined;
-  const cell = square ? (view.cols <= 24 ? 44 : 16) : 14;
+  const cell = view.words ? 80 : square ? (view.cols <= 24 ? 44 : 16) : 14;
   const layout = layoutOf(view, view.cols * cell + 200, cell);
   const style = { theme, ink: ink === 'CanvasText' ? '#565b68' : ink, ratio: 2 };
   const bandHeight = view.bands ? 4 : 0;

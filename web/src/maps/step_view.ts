@@ -4,6 +4,7 @@ import { fitting, hides } from '../attention/bend.js';
 import { blocks, blockSize } from '../attention/embedding.js';
 import type { Matrix } from '../attention/matrix.js';
 import { mostColumns, type ForwardResult, type Trace } from '../attention/messages.js';
+import { patternIds } from '../attention/patterns.js';
 import { tokenNames } from '../attention/tokens.js';
 import type { Band, MatrixView } from './heat_map.js';
 
@@ -50,7 +51,7 @@ export function viewOf(result: ForwardResult, name: keyof Trace, head: number): 
   return {
     ...base,
     colLabels: names,
-    ...(name === 'weights' && { ...editedOf(result, head), muted: bend.muted.includes(head) }),
+    ...(name === 'weights' && { ...editedOf(result, head), muted: bend.muted.includes(head), headOf: () => patternIds.indexOf(heads[head]!) }),
     ...(masked && { hidden: (row: number, col: number) => hides(causal, bend.window, row, col) }),
   };
 }

@@ -2,21 +2,22 @@
 
 import { openModel, type GeneratedToken, type Model, type ModelArray, type ModelImage, type OpenModelOptions } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
-import { printable } from '../base/format.js';
+import { counted, printable } from '../base/format.js';
 import type { LayerHeads } from '../attention/messages.js';
 import { isGguf, weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
+import { Laboratory } from './laboratory.js';
 import { configOf, readLayer, whyNot } from './layer_heads.js';
-import { formatBytes } from './limits.js';
-import type { GivenFile, GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
+import { formatBytes, mostTokens } from './limits.js';
+import type { Change, GivenFile, GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
 import { weightsFor, type WeightChoice } from './weights.js';
 
-/** Most tokens whose maps are shown. */
-export const mostTokens = 64;
 /** Most bytes of the maps of a picture, which are copied once. */
 const mostMapBytes = 400e6;
 /** Largest files of a model that lives in workers. */
 const mostInWorkers = 2 ** 32;
+/** Most bytes of weights of a model that is opened again on one thread, for the laboratory: meanwhile they are in memory twice. */
+const mostTwice = 1e9;
 /** New tokens of a continuation. */
 const mostNew = 24;
 /** Number of next tokens, or classes, whose probabilities are shown. */
@@ -56,6 +57,10 @@ export class ModelSession {
   /** The layer whose heads were read last. */
   #layer: { readonly place: number; readonly headsOf: Awaited<ReturnType<typeof readLayer>> } | undefined;
   #generation: AsyncGenerator<GeneratedToken> | undefined;
+  #reopen: () => Promise<Model> = () => Promise.reject(new Error('No model is open.'));
+  #laboratory: Laboratory | undefined;
+  /** The model in workers that a generation still uses, after the model was opened again on this thread. */
+  #left: Model | undefined;
 
   /** `workers`: where models live; by default in this thread. */
   constructor(workers: Workers = {}) {
@@ -93,7 +98,30 @@ export class ModelSession {
     this.#readsText = readsText;
     this.#files = given;
     this.#noSteps = noSteps;
-    return { info: { ...model.info }, weights, readsText, noSteps };
+    this.#reopen = () => openModel(files, { weights });
+    return { info: { ...model.info }, weights, readsText, noSteps, where: this.where() };
+  }
+
+  /** Where the model computes. */
+  where(): string {
+    const { workers } = this.#opened();
+    return workers > 0 ? counted(workers, 'worker') : '1 thread';
+  }
+
+  /** The laboratory of a language model. A model in workers is opened again on this thread. */
+  async laboratory(): Promise<Laboratory> {
+    if (this.#laboratory) return this.#laboratory;
+    let model = this.#opened();
+    if (model.workers > 0) {
+      const { weightBytes: bytes } = model.info;
+      if (bytes > mostTwice)
+        throw new Error(`This page looks into models of up to ${formatBytes(mostTwice)} of weights; this one has ${formatBytes(bytes)}.`);
+      model = await this.#reopen();
+      [this.#left, this.#model] = [this.#model, model];
+      if (!this.#generation) this.#endGeneration();
+    }
+    this.#laboratory = new Laboratory(model, { read: (text) => this.#read(text), label: (id) => this.#label(id), readsText: this.#readsText });
+    return this.#laboratory;
   }
 
   async attend(text: string): Promise<TextAttention> {
@@ -103,8 +131,18 @@ export class ModelSession {
     if (ids.length === 0) {
       return { ids, side: 0, labels, weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found, classes: [] };
     }
+    if (model.encoder) return { ids, side: 0, labels, ...(await this.#write(ids)), found, classes: [] };
     const weights = checked(await model.attentions(ids));
     return { ids, side: 0, labels, weights, found, classes: await this.#classes(ids) };
+  }
+
+  /** What a model with encoder and decoder writes, and where each new token looks in the text that it reads. */
+  async #write(ids: readonly number[]): Promise<Required<Pick<TextAttention, 'written' | 'weights'>>> {
+    const model = this.#opened();
+    const { ids: chosen } = await model.complete(ids, { maxNewTokens: mostNew, numBeams: 1 });
+    const decoderInput = [model.info.decoderStart!, ...chosen.slice(0, -1)];
+    const weights = checked(await model.crossAttentions(ids, { decoderInput }));
+    return { written: await Promise.all(chosen.map((id) => this.#label(id))), weights };
   }
 
   async heads(text: string, layer: number): Promise<LayerHeads> {
@@ -142,12 +180,13 @@ export class ModelSession {
   }
 
   /** Reads the text into an empty cache and chooses the next token; null if the model ends at once. */
-  async start(text: string): Promise<Next | null> {
-    const model = this.#opened();
+  async start(text: string, change?: Change): Promise<Next | null> {
     const { ids } = await this.#encode(text);
     if (ids.length === 0) throw new Error('There is no text to continue.');
+    const edits = change && (await (await this.laboratory()).editsFor(change));
     await this.#generation?.return(undefined);
-    this.#generation = model.generate(this.#readsText ? text : ids, { maxNewTokens: mostNew, topTokens: mostLikely });
+    this.#endGeneration();
+    this.#generation = this.#opened().generate(this.#readsText ? text : ids, { maxNewTokens: mostNew, topTokens: mostLikely, edits });
     return this.next();
   }
 
@@ -157,7 +196,10 @@ export class ModelSession {
     const begin = performance.now();
     const { value, done } = await this.#generation.next();
     const milliseconds = performance.now() - begin;
-    if (done) return null;
+    if (done) {
+      this.#endGeneration();
+      return null;
+    }
     const likeliest = await Promise.all(
       value.topTokens.map(async ({ token, probability }) => ({ label: await this.#label(token), share: probability })),
     );
@@ -174,10 +216,16 @@ export class ModelSession {
     return { shape: [texts.length, texts.length], data: Float32Array.from(data) };
   }
 
+  #endGeneration(): void {
+    this.#left?.dispose();
+    this.#generation = this.#left = undefined;
+  }
+
   close(): void {
     void this.#generation?.return(undefined);
+    this.#endGeneration();
     this.#model?.dispose();
-    this.#generation = this.#layer = undefined;
+    this.#layer = this.#laboratory = undefined;
     this.#model = undefined;
   }
 

@@ -14,3 +14,9 @@ export function weightsFor(choice: WeightChoice, fileBytes: number): ModelWeight
   if (choice !== 'auto') return choice;
   return fileBytes > mostAsStored ? 'int8' : undefined;
 }
+
+/** Bytes of the weights in memory, about; those of files are taken for f16. */
+export function bytesAs(choice: WeightChoice, fileBytes: number): number {
+  const weights = weightsFor(choice, fileBytes);
+  return weights === undefined ? fileBytes : (fileBytes / 2) * { f32: 4, f16: 2, bf16: 2, int8: 1.1, int4: 0.6 }[weights];
+}

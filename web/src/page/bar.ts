@@ -1,5 +1,4 @@
-// The bar at the top of the page, which stays while the page scrolls: the sentence and the heads once they have left the
-// screen, the sections by name, undo and redo.
+// The sentence and the heads in the bar at the top of the page, once they have left the screen.
 
 import { tokenNames } from '../attention/tokens.js';
 import { createHeadPicker, toggleMuted } from '../controls/head_picker.js';
@@ -8,8 +7,6 @@ import { createTokenRow } from '../controls/token_row.js';
 import { el, setText } from '../dom/dom.js';
 import { whenSeen } from '../dom/when_seen.js';
 import { chosen, inView, update, whenViewed, type App } from '../state/app.js';
-import { placeIds, type PlaceId } from '../state/page_state.js';
-import { currentPlace, goToElement, placeNames } from './places.js';
 
 /** The words and the heads. They are drawn only while they are shown, so that typing in the text field costs nothing here. */
 export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
@@ -75,23 +72,4 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
     if (strip) watcher.observe(strip);
   });
   return element;
-}
-
-/** The sections as links, and as a list to choose from where links have no room. */
-export function placeLinks(): HTMLElement {
-  const links = placeIds.map((id) => el('a', { href: `#${id}` }, placeNames[id]));
-  const list = el(
-    'select',
-    { class: 'place-list', 'aria-label': 'Go to a section' },
-    ...placeIds.map((id) => el('option', { value: id }, placeNames[id])),
-  );
-  list.addEventListener('change', () => goToElement(document.getElementById(list.value)));
-  currentPlace.watch((place: PlaceId) => {
-    links.forEach((link, i) => {
-      if (placeIds[i] === place) link.setAttribute('aria-current', 'true');
-      else link.removeAttribute('aria-current');
-    });
-    list.value = place;
-  });
-  return el('nav', { class: 'places', 'aria-label': 'Sections' }, ...links, list);
 }

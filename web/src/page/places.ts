@@ -1,7 +1,8 @@
-// The sections of the page by name: where the visitor is, and the way to each.
+// The sections of the page by name: where the visitor is, the way to each, and their links in the bar at the top.
 
 import { createStore } from '../base/store.js';
-import { placeIn, type PlaceId } from '../state/page_state.js';
+import { el } from '../dom/dom.js';
+import { placeIds, placeIn, type PlaceId } from '../state/page_state.js';
 
 export const placeNames: Readonly<Record<PlaceId, string>> = {
   'your-sentence': 'Sentence',
@@ -75,4 +76,30 @@ export function addressWithPlace(): string {
   const place = currentPlace.get();
   if (place === 'your-sentence' || placeIn(location.hash)) return location.href;
   return `${location.href}${location.hash ? '&' : '#'}at=${place}`;
+}
+
+/** The address of the story's first scene. */
+const story = '?scene=compromise';
+
+/** The sections as links, and with the story as a list to choose from where links have no room. */
+export function placeLinks(): HTMLElement {
+  const links = placeIds.map((id) => el('a', { href: `#${id}` }, placeNames[id]));
+  const list = el(
+    'select',
+    { class: 'place-list', 'aria-label': 'Go to a section' },
+    ...placeIds.map((id) => el('option', { value: id }, placeNames[id])),
+    el('option', { value: story }, 'Story'),
+  );
+  list.addEventListener('change', () => {
+    if (list.value === story) location.href = story;
+    else goToElement(document.getElementById(list.value));
+  });
+  currentPlace.watch((place: PlaceId) => {
+    links.forEach((link, i) => {
+      if (placeIds[i] === place) link.setAttribute('aria-current', 'true');
+      else link.removeAttribute('aria-current');
+    });
+    list.value = place;
+  });
+  return el('nav', { class: 'places', 'aria-label': 'Sections' }, ...links, list);
 }

@@ -1,7 +1,7 @@
 // The state that the sections of the page share.
 
 import type { ForwardInput, ForwardResult, GivenHeads } from '../attention/messages.js';
-import { colorOf } from '../attention/patterns.js';
+import { colorOf, type NamedHeads, type PatternId } from '../attention/patterns.js';
 import { defaultQuery, tokenize } from '../attention/tokens.js';
 import { createStore, type Store } from '../base/store.js';
 import { createTrainings } from '../training/kinds.js';
@@ -106,21 +106,30 @@ export function withResult(app: App, section: HTMLElement): HTMLElement {
   return section;
 }
 
+const colorsOfNovels: readonly PatternId[] = [0, 1, 2, 3].map(colorOf);
+
+/** The heads of the result; before the first, those that will be there. */
+export const headsOf = ({ result, state }: Pick<App, 'result' | 'state'>): NamedHeads =>
+  result.get() ??
+  (state.get().source === 'novels' ? { heads: colorsOfNovels, given: { names: colorsOfNovels.map((_, head) => `head ${head + 1}`) } } : state.get());
+
 /** The worker's input; null for a sentence without tokens, undefined while heads are being read. */
-export function inputOf({ state, heads: source }: Pick<App, 'state' | 'heads'>): ForwardInput | null | undefined {
-  const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state.get();
-  const { given, reading } = source.get();
+export function inputOf({ state, heads: shown }: Pick<App, 'state' | 'heads'>): ForwardInput | null | undefined {
+  const { text, source, novelsLayer, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state.get();
+  const { given, reading } = shown.get();
+  const novels = source === 'novels';
   if (reading) return undefined;
   const bend = { window, temperature, divisor, muted, withoutOutput, edits };
   const shared = { causal, bend, splitHeads };
   if (given) return { tokens: given.tokens, heads: given.names.map((_, head) => colorOf(head)), ...shared, given };
   const { tokens } = tokenize(text);
-  return tokens.length === 0 ? null : { tokens, heads, ...shared };
+  if (tokens.length === 0) return null;
+  return novels ? { tokens, heads: colorsOfNovels, ...shared, reads: novelsLayer - 1 } : { tokens, heads, ...shared };
 }
 
 /** Two inputs with equal keys have equal results. The key of given heads stands for their numbers. */
 export const keyOf = (input: ForwardInput | null): string =>
-  JSON.stringify(input && [input.tokens, input.heads, input.causal, input.bend, input.splitHeads, input.given?.key]);
+  JSON.stringify(input && [input.tokens, input.heads, input.causal, input.bend, input.splitHeads, input.reads ?? input.given?.key]);
 
 /** True if `result` was computed for the present choices. */
 export function isCurrent(result: ForwardResult | null, app: App): boolean {
@@ -147,7 +156,14 @@ export function chosen(app: App, result: ForwardResult): Selection {
   const { query, key, head } = app.state.get();
   const count = result.tokens.length;
   return {
-    query: query !== null && query < count ? query : result.given?.steady ? mostDisputed(result.given, result) : defaultQuery(result.tokens),
+    query:
+      query !== null && query < count
+        ? query
+        : result.next
+          ? count - 1
+          : result.given?.steady
+            ? mostDisputed(result.given, result)
+            : defaultQuery(result.tokens),
     key: key !== null && key < count ? key : null,
     head: Math.min(head, result.heads.length - 1),
   };

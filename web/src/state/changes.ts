@@ -4,7 +4,16 @@ import { fields, type FieldName, type PageState } from './page_state.js';
 
 /** Titles of the fields. Fields that change together share one title. */
 const titles: { readonly [name in FieldName]: string } = {
-  ...{ text: 'sentence', source: 'heads', heads: 'heads', causal: 'causal', query: 'chosen word', key: 'chosen word', head: 'head in view' },
+  ...{
+    text: 'sentence',
+    source: 'heads',
+    novelsLayer: 'layer',
+    heads: 'heads',
+    causal: 'causal',
+    query: 'chosen word',
+    key: 'chosen word',
+    head: 'head in view',
+  },
   liveView: 'colors or numbers',
   ...{ step: 'step', part: 'matrix', stepView: 'colors or numbers' },
   ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colors or numbers' },
@@ -18,7 +27,8 @@ const titles: { readonly [name in FieldName]: string } = {
     ownText: 'text',
     ownSentences: 'sentences',
   },
-  ...{ ownWeights: 'type of weights', ownView: 'colors or numbers' },
+  ...{ ownWeights: 'type of weights', ownView: 'colors or numbers', ownSort: 'order of the heads' },
+  ...{ labTexts: 'sentences', labWords: 'words', labChange: 'change of the model', labFactor: 'change of the model' },
   ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', trainLayer: 'layer in view', rate: 'learning rate' },
   ...{
     chart: 'chart',

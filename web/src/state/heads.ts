@@ -6,7 +6,7 @@ import { messageOf } from '../base/format.js';
 import { createStore, type Store } from '../base/store.js';
 import type { TrainingSession } from '../training/session.js';
 import { earnedBy } from '../training/view.js';
-import type { PageState, SourceName } from './page_state.js';
+import type { PageState } from './page_state.js';
 
 export interface HeadSource {
   /** Differs after every change of the heads. */
@@ -19,10 +19,10 @@ export interface HeadSource {
 }
 
 /** The sources that have heads. A text is the reason why the source has none. */
-export type Sources = { readonly [name in Exclude<SourceName, 'rules'>]: HeadSource | string };
+export type Sources = { readonly [name in 'trained' | 'model']: HeadSource | string };
 
 export interface Heads {
-  /** Null for hand-built heads. */
+  /** Null for hand-built heads, and for those of the words model, which the attention worker reads. */
   readonly given: GivenHeads | null;
   readonly reading: boolean;
   /** Reason why the chosen source shows no heads; empty if it does. */
@@ -46,7 +46,7 @@ export function followHeads(state: Store<PageState>, sources: Store<Sources>): S
   function follow(): void {
     const now = state.get();
     const { source } = now;
-    const from = source === 'rules' ? '' : sources.get()[source];
+    const from = source === 'trained' || source === 'model' ? sources.get()[source] : '';
     if (typeof from === 'string') {
       last = { choice: '', version: 0 };
       const { given, reading, missing } = heads.get();

@@ -3,10 +3,10 @@
 import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from '../attention/bend.js';
 import { mostHeads } from '../attention/messages.js';
 import { patternIds, type PatternId } from '../attention/patterns.js';
-import { presets } from '../attention/presets.js';
+import { novelsTexts, presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
 import { quoted } from '../base/format.js';
-import { maxNameCharacters, maxPatches } from '../model/limits.js';
+import { maxNameCharacters, maxPatches, scoreNames } from '../model/limits.js';
 import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';
 import { sequenceLength } from '../training/messages.js';
@@ -35,11 +35,16 @@ export type ViewName = (typeof viewNames)[number];
 export const programLanguages = ['javascript', 'cpp'] as const;
 export type ProgramLanguage = (typeof programLanguages)[number];
 
-/** The heads that the page shows: hand-built, trained in "Train live", or of the model in "Your own model". */
-export const sourceNames = ['rules', 'trained', 'model'] as const;
+/** The heads that the page shows: of the words model, hand-built, trained in "Train live", or of the model in "Your own model". */
+export const sourceNames = ['novels', 'rules', 'trained', 'model'] as const;
 export type SourceName = (typeof sourceNames)[number];
 
+/** Number of layers of the words model; the page opens with the last. */
+export const novelsLayers = 2;
+
 const opening = presets[0]!;
+/** The defaults of the words model; of all other heads, those of the first example of hand-built heads. */
+const ofNovels = { text: novelsTexts[0]!, causal: true };
 
 /**
  * One line for each field of the state; its key is the field's name in the state and in the address. A section that
@@ -48,7 +53,8 @@ const opening = presets[0]!;
 export const fields = {
   text: textUpTo(maxCharacters, opening.text),
   /** If the heads of this source are not there, the page shows hand-built ones. */
-  source: oneOf(sourceNames, 'rules'),
+  source: oneOf(sourceNames, 'novels'),
+  novelsLayer: integer(1, novelsLayers, novelsLayers),
   /** The patterns of hand-built head 1, head 2 and so on. */
   heads: listOf<PatternId>(patternIds, opening.heads),
   causal: flag(opening.causal),
@@ -92,6 +98,14 @@ export const fields = {
   ownSentences: textUpTo(maxCharacters, ''),
   ownWeights: oneOf(weightChoices, 'auto'),
   ownView: oneOf(viewNames, 'colors'),
+  /** What the heads of the model are sorted by. */
+  ownSort: oneOf(['layer', ...scoreNames], 'layer'),
+  /** Two sentences, one a line, and two words, one a line; empty for samples and for the likeliest words. */
+  labTexts: textUpTo(maxCharacters, ''),
+  labWords: textUpTo(100, ''),
+  /** What changes the model while it writes: a scale or strength. */
+  labChange: oneOf(['none', 'scale', 'swap', 'steer'], 'none'),
+  labFactor: number(-20, 20, 0),
   // Train live. Null for heads or layers: the usual number for the kind of training.
   train: oneOf(kindNames, 'fourJobs'),
   seed: integer(0, mostSeed, defaultSeed),
@@ -119,29 +133,38 @@ export type PageState = {
   readonly [name in FieldName]: Fields[name] extends Field<infer T> ? T : never;
 };
 
-/** Heads of models have tokens and a number of their own, which the address does not hold. */
-const ownTokens = ({ source }: PageState): boolean => source !== 'rules';
+/** Heads that are trained here or of an opened model have tokens and a number of their own, which the address does not hold. */
+const ownTokens = ({ source }: PageState): boolean => source === 'trained' || source === 'model';
+
+/** The number of hand-built heads, or of heads in a layer of the words model. */
+const countOf = ({ source, heads }: PageState): number => (source === 'rules' ? heads.length : 4);
 
 /** Conditions between fields. If a condition fails, its field gets the default. */
 const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } = {
-  head: (state) => state.head >= 0 && (ownTokens(state) || state.head < state.heads.length),
+  head: (state) => state.head >= 0 && (ownTokens(state) || state.head < countOf(state)),
   query: (state) => ownTokens(state) || (state.query ?? -1) < tokenize(state.text).tokens.length,
-  muted: (state) => ownTokens(state) || state.muted.every((head) => head < state.heads.length),
+  muted: (state) => ownTokens(state) || state.muted.every((head) => head < countOf(state)),
   key: (state) => ownTokens(state) || (state.key ?? -1) < tokenize(state.text).tokens.length,
 };
 
 const table = Object.entries(fields) as [FieldName, Field<unknown>][];
 
-export const defaults = Object.fromEntries(table.map(([name, field]) => [name, field.default])) as unknown as PageState;
+const plain = Object.fromEntries(table.map(([name, field]) => [name, field.default])) as unknown as PageState;
+/** The values that an address leaves out. */
+export const defaultsOf = (source: SourceName): PageState => ({ ...plain, source, ...(source === 'novels' && ofNovels) });
 
-/** The part of the address after '#'; empty if all fields have their defaults. */
+/** The state of the page without an address. */
+export const defaults = defaultsOf('novels');
+
+/** The part of the address after '#'; empty for the state without an address. */
 export function toHash(state: PageState): string {
-  const parts = new URLSearchParams();
-  for (const [name, field] of table) {
-    const text = field.toText(state[name]);
-    if (text !== field.toText(field.default)) parts.set(name, text);
-  }
-  return parts.toString();
+  const usual = defaultsOf(state.source);
+  const parts = table
+    .map(([name, field]) => [name, field.toText(state[name]), field.toText(usual[name])] as const)
+    // An address without a source is from before the words model: its heads are hand-built.
+    .filter(([name, text, other]) => name === 'source' || text !== other);
+  const isUsual = state.source === 'novels' && parts.length === 1;
+  return isUsual ? '' : new URLSearchParams(parts.map(([name, text]) => [name, text])).toString();
 }
 
 /** Undefined if the text is not valid percent-encoded UTF-8. */
@@ -170,7 +193,8 @@ export function fromHash(hash: string) {
     if (value === undefined) broken.add(field ? name : quoted(name, 40));
     else read[name] ??= value;
   }
-  return checked({ ...defaults, ...read } as PageState, broken);
+  const usual = defaultsOf((read['source'] as SourceName | undefined) ?? (Object.keys(read).length > 0 ? 'rules' : 'novels'));
+  return checked({ ...usual, ...read } as PageState, broken);
 }
 
 /** Gives a field its default where a check fails, and adds its name to `broken`. */
@@ -178,7 +202,7 @@ function checked(state: PageState, broken: Set<string>) {
   let valid = state;
   for (const [name, holds] of Object.entries(checks)) {
     if (holds(valid)) continue;
-    valid = { ...valid, [name]: defaults[name as FieldName] };
+    valid = { ...valid, [name]: defaultsOf(valid.source)[name as FieldName] };
     broken.add(name);
   }
   return { state: valid, broken: [...broken] };

@@ -3,6 +3,7 @@
 import { el } from '../dom/dom.js';
 import { cacheBytes, multiplyAdds } from '../training/multiply_adds.js';
 import { slider } from './parts.js';
+import { programsOf } from './program.js';
 import type { MakeScene } from './stage.js';
 
 const most = 48;
@@ -69,6 +70,6 @@ export const cache: MakeScene = (stage) => {
   return {
     figure: el('div', { class: 'story-column' }, ...rows.map(({ element }) => element), legend),
     controls: length.element,
-    program: () => input(length.value(), length.value() - 1),
+    programs: () => programsOf(input(length.value(), length.value() - 1)),
   };
 };

@@ -3,6 +3,7 @@
 import { formatPercent } from '../base/format.js';
 import { el } from '../dom/dom.js';
 import { choice, sentence, slider } from './parts.js';
+import { programsOf } from './program.js';
 import type { MakeScene } from './stage.js';
 
 const tokens = ['The', 'bank', 'by', 'the', 'river', 'approved', 'my', 'loan'];
@@ -48,5 +49,9 @@ export const compromise: MakeScene = (stage) => {
     );
   }
   ask();
-  return { figure: line.element, controls: el('div', { class: 'story-controls' }, lean.element, heads.element), program: () => inputs()[0]! };
+  return {
+    figure: line.element,
+    controls: el('div', { class: 'story-controls' }, lean.element, heads.element),
+    programs: () => programsOf(inputs()[0]!),
+  };
 };

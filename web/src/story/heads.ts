@@ -61,5 +61,6 @@ export const heads: MakeScene = (stage) => {
   return {
     figure: el('div', { class: 'story-column' }, line.element, looks, el('div', { class: 'story-maps' }, ...maps.map(({ element }) => element))),
     controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('heads.do')), count.element),
+    onPage: '#at=use-it',
   };
 };

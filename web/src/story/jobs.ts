@@ -4,9 +4,10 @@ import { colorOf } from '../attention/patterns.js';
 import { el, setText } from '../dom/dom.js';
 import { mapOf, valueAt } from '../training/curve.js';
 import { sequenceLength } from '../training/messages.js';
-import { factsOf } from '../training/settings.js';
+import { defaultSeed, factsOf } from '../training/settings.js';
 import { accuracyAt, earnedBy, percent, type TrainingView } from '../training/view.js';
 import { smallMap } from './parts.js';
+import { jobPrograms } from './program.js';
 import type { MakeScene } from './stage.js';
 
 const { steps, patterns } = factsOf('fourJobs');
@@ -52,5 +53,7 @@ export const jobs: MakeScene = (stage) => {
     figure: el('div', { class: 'story-maps is-large' }, ...maps.map(({ element }) => element)),
     controls: el('div', { class: 'story-controls' }, button),
     start: press,
+    programs: () => jobPrograms(defaultSeed),
+    onPage: '#at=train',
   };
 };

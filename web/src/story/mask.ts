@@ -4,6 +4,7 @@ import { formatPercent } from '../base/format.js';
 import { el, setText } from '../dom/dom.js';
 import type { Guesses, Peeked } from '../training/peek.js';
 import { bars } from './parts.js';
+import { maskProgram } from './program.js';
 import type { MakeScene } from './stage.js';
 
 /** Steps between two drawings, and of the whole training. */
@@ -52,5 +53,6 @@ export const mask: MakeScene = (stage) => {
     figure: el('div', { class: 'story-pair' }, ...models.map(({ element }) => element)),
     controls: el('div', { class: 'story-controls' }, button),
     start: train,
+    programs: () => [maskProgram(allSteps)],
   };
 };

@@ -3,6 +3,7 @@
 import { formatNumber, formatPercent } from '../base/format.js';
 import { el, setAll, svg } from '../dom/dom.js';
 import { bars, slider } from './parts.js';
+import { programsOf } from './program.js';
 import type { MakeScene } from './stage.js';
 
 const keys = [
@@ -93,5 +94,5 @@ export const score: MakeScene = (stage) => {
     );
   }
   show();
-  return { figure: el('div', { class: 'story-pair' }, plane, list.element), controls: angle.element, program: input };
+  return { figure: el('div', { class: 'story-pair' }, plane, list.element), controls: angle.element, programs: () => programsOf(input()) };
 };

@@ -83,5 +83,6 @@ export const split: MakeScene = (stage) => {
   return {
     figure: picture as unknown as HTMLElement,
     controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('split.do')), el('div', { class: 'row' }, apart, wrong)),
+    onPage: '#at=reveal',
   };
 };

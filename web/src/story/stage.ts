@@ -39,8 +39,10 @@ export interface Scene {
   readonly figure: HTMLElement;
   /** What to do with the hand. */
   readonly controls: HTMLElement;
-  /** The attention call whose weights the scene shows; undefined if "Use it" of the page has the numbers. */
-  program?(): AttendInput;
+  /** Programs that compute the numbers of the scene. */
+  programs?(): readonly string[];
+  /** Where the whole page shows these numbers, if it does. */
+  readonly onPage?: string;
   /** Trains what the scene trains, as its button does: the handout shows the results. */
   start?(): void;
 }

@@ -9,7 +9,6 @@ import type { StartWorker } from '../state/app.js';
 import { createEngine } from './engine.js';
 import { languages, readWords, wantedLanguage, type Words } from './language.js';
 import { lessons } from './lessons.js';
-import { cPlusPlus, javaScript } from './program.js';
 import { cache } from './cache.js';
 import { compromise } from './compromise.js';
 import { heads } from './heads.js';
@@ -18,7 +17,7 @@ import { mask } from './mask.js';
 import { score } from './score.js';
 import { split } from './split.js';
 import { temperature } from './temperature.js';
-import { sceneIds, type Choices, type Engine, type MakeScene, type SceneId, type Stage } from './stage.js';
+import { sceneIds, type Choices, type Engine, type MakeScene, type Scene, type SceneId, type Stage } from './stage.js';
 
 const scenes: Readonly<Record<SceneId, MakeScene>> = { compromise, score, temperature, heads, split, mask, jobs, cache };
 
@@ -82,18 +81,17 @@ function article(id: SceneId, { scene, words, embed }: Place, engine: Engine): H
     el('div', { class: 'story-figure' }, made.figure),
     made.controls,
     el('div', { class: 'story-ends' }, live, after),
-    ...(embed ? [] : [so, codeOf(made.program, words)]),
+    ...(embed ? [] : [so, codeOf(made, words)]),
   );
 }
 
-/** The programs, made when they are opened. */
-function codeOf(program: ReturnType<MakeScene>['program'], words: Words): HTMLElement {
+/** The programs, made when they are opened, and the way to the numbers on the page. */
+function codeOf({ programs, onPage }: Scene, words: Words): HTMLElement {
   const body = el('div', {});
   const details = el('details', { class: 'story-code' }, el('summary', {}, words.plain('code')), body);
   details.addEventListener('toggle', () => {
     if (!details.open) return;
-    if (!program) return body.replaceChildren(el('p', {}, el('a', { href: './#at=use-it' }, words.plain('code.use'))));
-    const texts = [javaScript(program()), cPlusPlus(program())];
+    const texts = programs?.() ?? [];
     body.replaceChildren(
       ...texts.map((text) =>
         el(
@@ -103,6 +101,7 @@ function codeOf(program: ReturnType<MakeScene>['program'], words: Words): HTMLEl
           copyButton(words.plain('code.copy'), () => text, words),
         ),
       ),
+      ...(onPage === undefined ? [] : [el('p', {}, el('a', { href: `./${onPage}` }, words.plain('code.page')))]),
     );
   });
   return details;

@@ -3,6 +3,7 @@
 import { formatNumber, formatPercent } from '../base/format.js';
 import { el, setText } from '../dom/dom.js';
 import { bars, slider } from './parts.js';
+import { programsOf } from './program.js';
 import type { MakeScene } from './stage.js';
 
 const words = ['the', 'black', 'cat', 'sat', 'on', 'a', 'warm', 'mat'];
@@ -46,5 +47,5 @@ export const temperature: MakeScene = (stage) => {
     );
   }
   ask();
-  return { figure: el('div', { class: 'story-column' }, list.element, whole), controls: divisor.element, program: input };
+  return { figure: el('div', { class: 'story-column' }, list.element, whole), controls: divisor.element, programs: () => programsOf(input()) };
 };

@@ -3,7 +3,8 @@
 import type { Failure } from './protocol.js';
 
 /** True if a worker lacks a file of this page; the visitor's own files have other names. */
-export const lacksFile = ({ code, argument = '' }: Failure): boolean => code === 'E_LOAD' && ['worker', 'wasm', 'tokenizer'].includes(argument);
+export const lacksFile = ({ code, argument = '' }: Failure): boolean =>
+  code === 'E_LOAD' && ['worker', 'wasm', 'words', 'tokenizer'].includes(argument);
 
 /** A sentence for the visitor. Asks the server whether it has another build of the page now. */
 export async function whyMissing(): Promise<string> {

@@ -12,7 +12,8 @@ describe('tokenize', () => {
 
   it('keeps contractions and hyphenated words together', () => {
     expect(tokens("don't re-use 3rd-party ’til")).toEqual(["don't", 're-use', '3rd-party', '’', 'til']);
-    expect(tokens('well--no a- b -c state-of-the-art')).toEqual([...['well', '-', '-', 'no', 'a', '-', 'b', '-', 'c', 'state-of-the-art']]);
+    expect(tokens('Mr. Elton, Mrs. Dr. Xmr. Mr')).toEqual(['Mr.', 'Elton', ',', 'Mrs.', 'Dr.', 'Xmr', '.', 'Mr']);
+    expect(tokens('well--no a- b -c state-of-the-art')).toEqual([...['well', '--', 'no', 'a', '-', 'b', '-', 'c', 'state-of-the-art']]);
   });
 
   it('keeps a number whole', () => {

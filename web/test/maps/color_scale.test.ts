@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Theme } from '../../src/dom/theme.js';
-import { colorScale, headScale, type ScaleName } from '../../src/maps/color_scale.js';
+import { colorScale, headScale, weightScale, type ScaleName } from '../../src/maps/color_scale.js';
 
 type Rgb = readonly [number, number, number];
 
@@ -45,7 +45,8 @@ describe.each(scales)('the %s scale of %s', (theme, name) => {
 
   it('has lightness in even steps', () => {
     for (const sign of name === 'signed' ? [1, -1] : [1]) {
-      const at = (t: number) => lightness(color(sign * t).fill);
+      // Weights by their root.
+      const at = (t: number) => lightness(color(name === 'weights' ? t * t : sign * t).fill);
       const whole = at(1) - at(0);
       for (let i = 0; i < 10; i += 1) expect((at((i + 1) / 10) - at(i / 10)) / whole).toBeCloseTo(0.1, 1);
     }
@@ -76,6 +77,25 @@ it.each(['light', 'dark'] as Theme[])('signs differ for color-blind readers, %s'
     // Blue against orange: the ratio of blue to red tells them apart.
     expect(plus![2]! / plus![0]!).toBeGreaterThan(3 * (minus![2]! / minus![0]!));
   }
+});
+
+describe.each(['light', 'dark'] as Theme[])('the weights of heads, %s', (theme) => {
+  const color = weightScale(theme);
+  const paper = { light: 1, dark: 0.22 }[theme];
+  it('are paper for 0, and grow evenly with the root of the weight', () => {
+    for (let head = 0; head < 8; head += 1) {
+      const at = (t: number) => lightness(color(t * t, head).fill);
+      expect(at(0)).toBeCloseTo(paper, 1);
+      for (let i = 0; i < 10; i += 1) expect((at((i + 1) / 10) - at(i / 10)) / (at(1) - at(0))).toBeCloseTo(0.1, 1);
+      for (let i = 0; i <= 255; i += 1) {
+        const { fill, ink } = color(i / 255, head);
+        expect(contrast(fill, ink)).toBeGreaterThanOrEqual(4.5);
+      }
+    }
+    // Weights beyond the ends, which rounding may give.
+    expect(color(1.0001, 0)).toEqual(color(1, 0));
+    expect(color(-1e-9, 0)).toEqual(color(0, 0));
+  });
 });
 
 describe.each(['light', 'dark'] as Theme[])('the colors of heads, %s', (theme) => {

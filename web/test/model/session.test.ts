@@ -40,6 +40,18 @@ describe('a model that the visitor brought', () => {
     },
   );
 
+  it('shows what a model with encoder and decoder writes, and where each new token looks', async () => {
+    const { session, model } = await opened('marian');
+    const { written, weights, labels } = await session.attend('5 6 7 8');
+    using direct = await plain('marian');
+    const { ids: chosen } = await direct.complete([5, 6, 7, 8], { maxNewTokens: 24, numBeams: 1 });
+    expect([written, labels]).toEqual([chosen.map(String), ['5', '6', '7', '8']]);
+    const decoderInput = [direct.info.decoderStart!, ...chosen.slice(0, -1)];
+    expect(weights).toEqual(await direct.crossAttentions([5, 6, 7, 8], { decoderInput }));
+    expect(weights.shape).toEqual([model.info.numLayers, model.info.numHeads, chosen.length, 4]);
+    session.close();
+  });
+
   it('reads text with the tokenizer of the folder', async () => {
     const { session, model } = await opened('gpt2', { 'tokenizer.json': tokenizer });
     expect(model.readsText).toBe(true);

@@ -3,7 +3,7 @@ import type { ForwardResult, GivenHeads } from '../../src/attention/messages.js'
 import { createStore } from '../../src/base/store.js';
 import { chosen, inputOf, keyOf, type App } from '../../src/state/app.js';
 import { followHeads, followTraining, noSources, type HeadSource, type Sources } from '../../src/state/heads.js';
-import { defaults, fromHash, repaired, toHash, type PageState } from '../../src/state/page_state.js';
+import { defaults, defaultsOf, fromHash, repaired, toHash, type PageState } from '../../src/state/page_state.js';
 import type { TrainingSession } from '../../src/training/session.js';
 import { blank, type TrainingView } from '../../src/training/view.js';
 
@@ -21,7 +21,7 @@ function source(version = 1) {
 const settle = () => new Promise((done) => setTimeout(done));
 
 function start(first: Partial<PageState> = {}, given: Partial<Sources> = {}) {
-  const state = createStore<PageState>({ ...defaults, ...first });
+  const state = createStore<PageState>({ ...defaultsOf(first.source ?? 'rules'), ...first });
   const sources = createStore<Sources>({ ...noSources, ...given });
   const heads = followHeads(state, sources);
   const choose = (change: Partial<PageState>) => state.set({ ...state.get(), ...change });
@@ -29,7 +29,17 @@ function start(first: Partial<PageState> = {}, given: Partial<Sources> = {}) {
 }
 
 describe('the heads on the page', () => {
-  it('are hand-built at first', () => {
+  it('are those of the words model at first, which the worker reads', () => {
+    const { state, heads } = start({ source: 'novels' });
+    expect(heads.get()).toEqual({ given: null, reading: false, missing: '' });
+    const input = inputOf({ state, heads })!;
+    expect(input).toMatchObject({ reads: 1, causal: true });
+    expect([input.heads.length, input.tokens.at(-1)]).toEqual([4, 'Mr.']);
+    state.set({ ...state.get(), novelsLayer: 1 });
+    expect(keyOf(inputOf({ state, heads })!)).not.toBe(keyOf(input));
+  });
+
+  it('are hand-built if chosen', () => {
     const { state, heads } = start();
     expect(heads.get()).toEqual({ given: null, reading: false, missing: '' });
     expect(inputOf({ state, heads })).toMatchObject({ heads: defaults.heads, causal: false });
@@ -56,11 +66,11 @@ describe('the heads on the page', () => {
     const shown: (string | undefined)[] = [];
     heads.watch(({ given }) => shown.push(given?.key));
     choose({ text: 'new' });
-    expect(waiting.map(({ text }) => text)).toEqual([defaults.text]);
+    expect(waiting.map(({ text }) => text)).toEqual([defaultsOf('model').text]);
     waiting[0]!.done(headsOf('old'));
     await settle();
     expect(heads.get().reading).toBe(true);
-    expect(waiting.map(({ text }) => text)).toEqual([defaults.text, 'new']);
+    expect(waiting.map(({ text }) => text)).toEqual([defaultsOf('model').text, 'new']);
     waiting[1]!.done(headsOf('new'));
     await settle();
     expect(heads.get()).toMatchObject({ reading: false, given: { key: 'new' } });

@@ -74,8 +74,8 @@ describe('the history', () => {
   it('has one entry for each change, and undo and redo walk through them', () => {
     const { change, history, state, entries } = make();
     change({ step: 'split' });
-    change({ causal: true });
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'step=split', 'causal=1&step=split']);
+    change({ causal: false });
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'source=novels&step=split', 'source=novels&causal=0&step=split']);
     history.undo();
     expect(state.get()).toEqual({ ...defaults, step: 'split' });
     history.undo();
@@ -84,10 +84,10 @@ describe('the history', () => {
     history.undo();
     history.redo();
     history.redo();
-    expect(state.get()).toEqual({ ...defaults, step: 'split', causal: true });
+    expect(state.get()).toEqual({ ...defaults, step: 'split', causal: false });
     expect(history.moves.get()).toEqual({ undo: true, redo: false });
     history.redo();
-    expect(state.get().causal).toBe(true);
+    expect(state.get().causal).toBe(false);
   });
 
   it('forgets what was undone after a new change', () => {
@@ -96,7 +96,7 @@ describe('the history', () => {
     history.undo();
     change({ step: 'mask' });
     expect(history.moves.get()).toEqual({ undo: true, redo: false });
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'step=mask']);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'source=novels&step=mask']);
   });
 
   it('makes no entry if nothing changes', () => {
@@ -134,7 +134,7 @@ describe('the history', () => {
     expect(state.get().text).toBe(defaults.text);
     history.redo();
     expect(state.get().text).toBe('ab');
-    expect(entries[1]!.hash).toBe('text=ab');
+    expect(entries[1]!.hash).toBe('text=ab&source=novels');
   });
 
   it('writes a pending burst before the next entry', () => {
@@ -142,7 +142,7 @@ describe('the history', () => {
     change({ text: 'a' }, 'typing');
     change({ text: 'ab' }, 'typing');
     change({ step: 'split' });
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'text=ab', 'text=ab&step=split']);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'text=ab&source=novels', 'text=ab&source=novels&step=split']);
   });
 
   it('takes an address that the visitor types as a change', () => {
@@ -157,7 +157,7 @@ describe('the history', () => {
 
   it('reports the broken fields of an entry as long as the address has them', () => {
     const { change, history, broken } = make('step=42');
-    change({ causal: true });
+    change({ causal: false });
     expect(broken.at(-1)).toEqual([]);
     history.undo();
     expect(broken.at(-1)).toEqual(['step']);
@@ -209,17 +209,17 @@ describe('the history', () => {
     const { change, history, state, entries, refuse } = make();
     change({ step: 'split' });
     refuse(true);
-    change({ causal: true });
+    change({ causal: false });
     change({ head: 2 });
     vi.advanceTimersByTime(5000);
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'step=split']);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'source=novels&step=split']);
     refuse(false);
     vi.advanceTimersByTime(5000);
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'causal=1&head=3&step=split']);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'source=novels&causal=0&head=3&step=split']);
     history.undo();
     expect(state.get()).toEqual(defaults);
     history.redo();
-    expect(state.get()).toEqual({ ...defaults, step: 'split', causal: true, head: 2 });
+    expect(state.get()).toEqual({ ...defaults, step: 'split', causal: false, head: 2 });
   });
 
   it('reads entries from before a reload from their addresses', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { defaults, fromHash, placeIn, repaired, toHash, type PageState } from '../../src/state/page_state.js';
+import { defaults, defaultsOf, fromHash, placeIn, repaired, toHash, type PageState } from '../../src/state/page_state.js';
 
 describe('the address', () => {
   it('is empty for the defaults', () => {
@@ -7,10 +7,19 @@ describe('the address', () => {
     for (const hash of ['', '#']) expect(fromHash(hash)).toEqual({ state: defaults, broken: [] });
   });
 
+  it('of a link from before the words model still shows hand-built heads and their example', () => {
+    expect(fromHash('#query=7&head=2').state).toEqual({ ...defaultsOf('rules'), query: 6, head: 1 });
+    expect(fromHash('#text=old+text').state).toMatchObject({ source: 'rules', text: 'old text', causal: false });
+    expect(defaultsOf('rules').text).toBe('I saw the dog and the dog ran');
+    expect(toHash(defaultsOf('rules'))).toBe('source=rules');
+    expect(toHash({ ...defaults, head: 2 })).toBe('source=novels&head=3');
+    expect(toHash({ ...defaults, novelsLayer: 1 })).toBe('source=novels&novelsLayer=1');
+  });
+
   it('restores every field', () => {
     const states: PageState[] = [
       {
-        ...defaults,
+        ...defaultsOf('rules'),
         text: 'A & b = "c"? 猫 50% #1 +1',
         heads: ['itself', 'first'],
         causal: true,
@@ -22,7 +31,8 @@ describe('the address', () => {
         stepView: 'numbers',
       },
       { ...defaults, text: '' },
-      { ...defaults, causal: true },
+      { ...defaults, causal: false },
+      { ...defaultsOf('rules'), causal: true },
     ];
     for (const state of states) expect(fromHash(`#${toHash(state)}`)).toEqual({ state, broken: [] });
   });
@@ -45,12 +55,13 @@ describe('the address', () => {
     ['"Your session has expired, log in at evil…"', 'Your+session+has+expired,+log+in+at+evil.example'],
     ['"a\\u202eb\\n"', 'a%E2%80%AEb%0A=1'],
   ])('gives defaults for a broken %s and names it', (name, hash) => {
-    expect(fromHash(`#${hash}`)).toEqual({ state: defaults, broken: [name] });
+    // A field that can be read, but does not fit, makes it a link from before the words model.
+    expect(fromHash(`#${hash}`)).toEqual({ state: defaultsOf(/=9$/.test(hash) ? 'rules' : 'novels'), broken: [name] });
   });
 
   it('gives the default for a broken percent sequence, and names the field', () => {
     expect(fromHash('#text=%E0%A4%A&head=2')).toEqual({
-      state: { ...defaults, head: 1 },
+      state: { ...defaultsOf('rules'), head: 1 },
       broken: ['text'],
     });
     expect(fromHash('#%E0%A4%A')).toEqual({ state: defaults, broken: ['"%E0%A4%A"'] });
@@ -58,19 +69,20 @@ describe('the address', () => {
 
   it('may name a section, alone or among other parts', () => {
     expect(fromHash('#train')).toEqual({ state: defaults, broken: [] });
-    expect(fromHash('#head=2&at=own')).toEqual({ state: { ...defaults, head: 1 }, broken: [] });
+    expect(fromHash('#head=2&at=own')).toEqual({ state: { ...defaultsOf('rules'), head: 1 }, broken: [] });
     expect(['#train', '#head=2&at=own', '#head=2', '#at=nowhere'].map(placeIn)).toEqual(['train', 'own', undefined, undefined]);
     expect(fromHash('#at=nowhere').broken).toEqual(['"at"']);
   });
 
   it('keeps the valid fields', () => {
     const { state, broken } = fromHash('#text=hi&causal=2&head=2');
-    expect(state).toEqual({ ...defaults, text: 'hi', head: 1 });
+    expect(state).toEqual({ ...defaultsOf('rules'), text: 'hi', head: 1 });
     expect(broken).toEqual(['causal']);
   });
 
   it('checks the chosen head and words against the heads and the text in the same address', () => {
     expect(fromHash('#head=2&heads=first').broken).toEqual(['head']);
+    expect(fromHash('#source=novels&head=5').broken).toEqual(['head']);
     expect(fromHash('#text=two+words&query=3&key=2').broken).toEqual(['query']);
     expect(fromHash('#text=two+words&query=2&key=3').broken).toEqual(['key']);
   });
@@ -80,7 +92,7 @@ describe('the address', () => {
   });
 
   it('repairs a selection whose word or head is gone', () => {
-    const state = { ...defaults, query: 6, key: 1, head: 3 };
+    const state = { ...defaultsOf('rules'), query: 6, key: 1, head: 3 };
     expect(repaired(state)).toEqual(state);
     expect(repaired({ ...state, text: 'two words', heads: ['first'] })).toMatchObject({
       query: null,

@@ -4,7 +4,8 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { attend, type AttendInput } from '../../src/attention/attend.js';
-import { cPlusPlus, javaScript } from '../../src/story/program.js';
+import { cPlusPlus, javaScript, jobPrograms, maskProgram } from '../../src/story/program.js';
+import { Peek } from '../../src/training/peek.js';
 
 /** A folder inside the checkout, where Node finds the package. */
 const folder = fileURLToPath(new URL('../../../build/page-code/', import.meta.url));
@@ -14,18 +15,32 @@ const matrix = (rows: number, cols: number, seed: number) => ({
 });
 const input: AttendInput = { q: matrix(1, 3, 1), k: matrix(7, 3, 2), v: matrix(7, 2, 3), scale: 0.5, causal: true };
 
+function printedBy(name: string, program: string): string {
+  mkdirSync(folder, { recursive: true });
+  writeFileSync(`${folder}${name}.mjs`, program);
+  return execFileSync(process.execPath, [`${folder}${name}.mjs`], { encoding: 'utf8' }).trim();
+}
+
 describe('the program of a scene', () => {
   it.each([
     ['story', input],
     ['usual', { ...input, scale: undefined, causal: false }],
     ['rows', { ...input, q: matrix(3, 3, 4) }],
   ] as const)('prints the weights on the screen: %s', async (name, given) => {
-    mkdirSync(folder, { recursive: true });
     const { weights } = attend(await load(), given);
-    writeFileSync(`${folder}${name}.mjs`, javaScript(given));
-    const printed = execFileSync(process.execPath, [`${folder}${name}.mjs`], { encoding: 'utf8' }).trim();
-    expect(printed).toBe(Array.from(weights, (weight) => weight.toFixed(4)).join(' '));
+    expect(printedBy(name, javaScript(given))).toBe(Array.from(weights, (weight) => weight.toFixed(4)).join(' '));
   });
+
+  it('about the mask prints the shares of the screen', async () => {
+    const peek = new Peek(await load());
+    const { masked, peeking } = peek.run(100);
+    peek.dispose();
+    expect(printedBy('mask', maskProgram(100))).toBe([masked, peeking].map(({ writing }) => writing.toFixed(3)).join('\n'));
+  });
+
+  it('about jobs trains the heads of the screen', () => {
+    expect(Number(printedBy('jobs', jobPrograms(12)[0]!))).toBeGreaterThan(0.98);
+  }, 60_000);
 
   // tests/native/page_code.test.mjs compiles them, and compares what they print.
   it('is the one that the native tests compile', async () => {

@@ -1,6 +1,7 @@
 // The interface of a model's engine, which is the core on the calling thread, or workers. An engine takes numbers that are
 // checked already: model.ts and generate.ts check options and convert texts.
 
+import type { PartName } from '../../generated/parts.js';
 import type { DType, EarlyStopping, EditAction, Pooling, Site } from '../../generated/tables.js';
 import type { SamplingOptions } from '../../generated/wire.js';
 import type { TopToken, ModelInfo, ModelWeights } from '../../types/models.js';
@@ -131,10 +132,12 @@ export interface ModelEngine {
   readonly disposed: boolean;
   /** Throws `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
   assertLive(): void;
+  /** Loads a part of the core, once. Throws `E_LOAD`. */
+  load(part: PartName): Promise<void>;
   run(call: PassCall): Awaitable<PassResult>;
-  generation(settings: GenerationSettings): Generation;
-  /** Computes the next logits of those of its generations that need a pass over one token, in one pass. */
-  together(generations: readonly Generation[]): Awaitable<void>;
+  /** These two for workers; generations.ts has those of the calling thread. */
+  generation?(settings: GenerationSettings): Generation;
+  together?(generations: readonly Generation[]): Awaitable<void>;
   dispose(): void;
 }
 

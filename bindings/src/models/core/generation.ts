@@ -53,7 +53,15 @@ export class SessionMemory {
   #edits: readonly Block[] = [];
   #bytes = 0;
 
-  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<{ dispose(): void }>) {
+  /** `create`: makes the session in the core. */
+  constructor(
+    runtime: Runtime,
+    model: Int32,
+    info: ModelInfo,
+    settings: GenerationSettings,
+    live: Set<{ dispose(): void }>,
+    create = () => runtime.raw.sessionCreate(model),
+  ) {
     const { raw, args, heap } = runtime;
     const { numLayers, numHeads, vocabSize } = info;
     this.#runtime = runtime;
@@ -71,7 +79,7 @@ export class SessionMemory {
         }
         const scales = operands.optionalSpan(settings.headScales, 'f32', 'headScales', numLayers * numHeads);
         wire.session(args, settings.capacity, settings.cache, scales, editSpan(runtime, operands, settings.edits));
-        const made = operands.make(() => raw.sessionCreate(model));
+        const made = operands.make(create);
         this.#edits = operands.keepInputs().copies;
         return made;
       });

@@ -1,20 +1,18 @@
 // A model in the core of this thread.
 
+import type { PartName } from '../../generated/parts.js';
 import { dtypes, earlyStoppings, modelOutputs, poolings } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
-import { readListed } from '../../modules/trace.js';
 import { CoreObject } from '../../runtime/core_object.js';
 import { optionError } from '../../runtime/errors.js';
 import { onJavaScriptHeap, SharedParameters } from '../../runtime/memory.js';
-import { call, type Operands, type Runtime } from '../../runtime/operands.js';
+import { call, type Operands, readListed, type Runtime } from '../../runtime/operands.js';
 import { namesOf } from '../../runtime/options.js';
 import { elements } from '../../runtime/shape.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { FloatDType } from '../../types/tensor.js';
 import type { Extents, Int32, Operand } from '../../types/wire.js';
-import type { Generation, GenerationSettings, ModelEngine, PassCall, PassResult } from './engine.js';
-import { CoreBeams } from './beams.js';
-import { CoreGeneration, stepTogether } from './generation.js';
+import type { ModelEngine, PassCall, PassResult } from './engine.js';
 import { captureSpan, editSpan, inputsOf } from './lists.js';
 import { rulesOf } from './rules.js';
 
@@ -50,7 +48,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
   /** The memory of its weights. */
   readonly weights: readonly SharedParameters[];
   /** They share the weights, which are freed with the last of them. */
-  readonly #generations = new Set<{ dispose(): void }>();
+  readonly generations = new Set<{ dispose(): void }>();
 
   readonly device: string;
 
@@ -110,19 +108,14 @@ export class CoreModel extends CoreObject implements ModelEngine {
     return call(runtime, (operands) => body(operands, runtime, handle));
   }
 
-  /** Loads the core's analyses and trainers, unless they are loaded. Throws `E_LOAD`. */
-  async loadAnalyses(): Promise<void> {
-    await this.runtime.loadAnalyses?.();
+  /** The core that it lives in. */
+  get core(): Runtime {
+    return this.runtime;
+  }
+
+  async load(part: PartName): Promise<void> {
+    await this.runtime.loadPart?.(part);
     this.assertLive();
-  }
-
-  generation(settings: GenerationSettings): CoreGeneration | CoreBeams {
-    const Made = settings.beams === undefined ? CoreGeneration : CoreBeams;
-    return new Made(this.runtime, this.handle, this.info, settings, this.#generations);
-  }
-
-  together(generations: readonly Generation[]): void {
-    stepTogether(this.runtime, generations);
   }
 
   /** The tensors of the model's files; with `areAsInMemory` in their types and shapes in memory: rows of int8 and int4 are bytes. */
@@ -152,7 +145,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
   }
 
   override dispose(): void {
-    for (const each of this.#generations) each.dispose();
+    for (const each of this.generations) each.dispose();
     this.encoder?.dispose();
     super.dispose();
   }
@@ -168,7 +161,9 @@ const encoderOf = (runtime: Runtime, handle: Int32): Int32 =>
 /** The model of an engine on the calling thread. Throws `E_OPTION`, `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
 export function onThisThread(engine: ModelEngine): CoreModel {
   engine.assertLive();
-  if (engine instanceof CoreModel) return engine;
+  // One of device 'auto' has the weights on both sides.
+  const { cpu = engine } = engine as { cpu?: ModelEngine };
+  if (cpu instanceof CoreModel) return cpu;
   const [option, where] = engine.workers > 0 ? ['workers', `in ${engine.workers} workers`] : ['device', 'on a GPU'];
   throw optionError('model', `one that was opened without the option ${option}`, `one ${where}`);
 }

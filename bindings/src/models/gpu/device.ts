@@ -1,8 +1,9 @@
-// The device of models: found once for a page, with the memory and the calls that models need of it.
+// The device of models: one for all of this thread, since its pipelines take seconds to compile, with the memory and the calls that models
+// need of it.
 
 import { kernels } from '../../generated/kernels.js';
 import type { Storage } from '../../gpu/buffers.js';
-import { awake, Player } from '../../gpu/device.js';
+import { Player } from '../../gpu/device.js';
 import { openDevice } from '../../gpu/open.js';
 import { deviceOf, readPlan } from '../../gpu/plan.js';
 import { type GpuDevice, readGpuPlan } from '../../generated/gpu_wire.js';
@@ -10,17 +11,29 @@ import type { Heap } from '../../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import type { GpuInfo } from '../../types/index.js';
 
+interface SharedDevice {
+  readonly player: Player;
+  readonly info: GpuInfo;
+  readonly users: Set<GpuPlace>;
+}
+
+/** The one that was opened last. */
+let shared: SharedDevice | undefined;
+
 export class GpuPlace {
   readonly player: Player;
   readonly info: GpuInfo;
   readonly limits: GpuDevice;
   readonly #heap: Heap;
+  readonly #device: SharedDevice;
 
-  constructor(heap: Heap, player: Player, info: GpuInfo) {
+  constructor(heap: Heap, device: SharedDevice) {
     this.#heap = heap;
-    this.player = player;
-    this.info = info;
-    this.limits = deviceOf(player.device, info);
+    this.#device = device;
+    this.player = device.player;
+    this.info = device.info;
+    this.limits = deviceOf(this.player.device, this.info);
+    device.users.add(this);
   }
 
   /** Memory that counts until release(). Throws `E_MEMORY`. */
@@ -37,7 +50,7 @@ export class GpuPlace {
 
   /** Resolves when the GPU has done everything so far. */
   idle(): Promise<unknown> {
-    return awake(this.player.device.queue.onSubmittedWorkDone());
+    return this.player.wait(this.player.device.queue.onSubmittedWorkDone());
   }
 
   /** Plays the plan that a function of the core makes. `outputs` are lengths of floats: the last operands, which are read. */
@@ -59,13 +72,20 @@ export class GpuPlace {
     }
   }
 
+  /** The last user's close() ends the device. */
   close(): void {
+    const { users } = this.#device;
+    if (!users.delete(this) || users.size > 0) return;
+    if (shared === this.#device) shared = undefined;
     this.player.close(() => this.player.device.destroy());
   }
 }
 
-/** Opens a device. Rejects with `E_GPU`, `E_ABORTED`. */
+/** Opens a device unless one is open. Rejects with `E_GPU`, `E_ABORTED`. */
 export async function openPlace({ heap }: Runtime, signal: AbortSignal | undefined): Promise<GpuPlace> {
-  const { device, info } = await openDevice({ signal });
-  return new GpuPlace(heap, new Player(device, kernels), info);
+  if (shared === undefined || shared.player.lost !== undefined) {
+    const { device, info } = await openDevice({ signal });
+    shared = { player: new Player(device, kernels), info, users: new Set() };
+  }
+  return new GpuPlace(heap, shared);
 }

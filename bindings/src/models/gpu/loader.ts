@@ -1,11 +1,12 @@
 // openModel() with a GPU: finds the device, and what computes if there is none.
 
+import { type GpuPlace, openPlace } from './device.js';
 import type { MultiheadError } from '../../runtime/errors.js';
 import type { Runtime } from '../../runtime/operands.js';
 import type { Int32 } from '../../types/wire.js';
-import type { LoaderInput, OpenLoader, WeightLoader } from '../core/engine.js';
+import type { LoaderInput, ModelEngine, OpenLoader, WeightLoader } from '../core/engine.js';
 import { CoreLoader } from '../core/loader.js';
-import { type GpuPlace, openPlace } from './device.js';
+import { AutoModel } from './auto.js';
 import { GpuModel } from './model.js';
 import { GpuWeights } from './weights.js';
 
@@ -13,18 +14,32 @@ class GpuLoader implements WeightLoader {
   readonly #core: CoreLoader;
   readonly #runtime: Runtime;
   readonly #place: GpuPlace;
+  /** The models of one openModel(), which ends them if it fails. */
+  readonly #models: { dispose(): void }[];
   #weights: GpuWeights | undefined;
 
-  constructor(runtime: Runtime, input: LoaderInput, place: GpuPlace) {
+  constructor(runtime: Runtime, input: LoaderInput, place: GpuPlace, models: { dispose(): void }[]) {
     this.#runtime = runtime;
     this.#place = place;
-    this.#core = new CoreLoader(runtime, input, false);
+    this.#models = models;
     try {
-      this.#weights = new GpuWeights(runtime, place, this.#core.handle);
+      this.#core = this.#open(input);
     } catch (error) {
-      this.#core.dispose();
+      if ((error as MultiheadError).argument !== 'weights' || input.weights !== undefined) throw error;
+      // Blocks of GGUF's files that have no kernel become int8 while they are uploaded.
+      this.#core = this.#open({ ...input, weights: 'int8' });
+    }
+  }
+
+  #open(input: LoaderInput): CoreLoader {
+    const core = new CoreLoader(this.#runtime, input, false);
+    try {
+      this.#weights = new GpuWeights(this.#runtime, this.#place, core.handle);
+    } catch (error) {
+      core.dispose();
       throw error;
     }
+    return core;
   }
 
   get needed(): Int32Array {
@@ -47,14 +62,71 @@ class GpuLoader implements WeightLoader {
       throw error;
     }
     this.#weights = undefined;
-    return new GpuModel(this.#runtime, this.#place, core, weights);
+    const model = new GpuModel(this.#runtime, this.#place, core, weights);
+    this.#models.push(model);
+    return model;
   }
 
   dispose(): void {
     this.#weights?.release();
     this.#core.dispose();
   }
+
+  /** Leaves the device, too. */
+  abandon(): void {
+    this.dispose();
+    this.#place.close();
+  }
 }
+
+/** Loads a model on both sides, and only in the core if the GPU fails. */
+class AutoLoader implements WeightLoader {
+  readonly #core: CoreLoader;
+  readonly #gpu: GpuLoader;
+  #failure: MultiheadError | undefined;
+
+  constructor(core: CoreLoader, gpu: GpuLoader) {
+    this.#core = core;
+    this.#gpu = gpu;
+  }
+
+  get needed(): Int32Array {
+    return this.#core.needed;
+  }
+
+  async #onGpu<R>(run: () => Promise<R>): Promise<R | undefined> {
+    try {
+      return this.#failure === undefined ? await run() : undefined;
+    } catch (error) {
+      if (!isOfGpu(error)) throw error;
+      this.#failure = error as MultiheadError;
+      this.#gpu.abandon();
+      return undefined;
+    }
+  }
+
+  async give(tensor: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+    this.#core.give(tensor, bytes);
+    await this.#onGpu(() => this.#gpu.give(tensor, bytes));
+  }
+
+  async finish(): Promise<ModelEngine> {
+    const core = this.#core.finish();
+    const gpu = await this.#onGpu(() => this.#gpu.finish());
+    return new AutoModel(core, gpu, this.#failure?.message);
+  }
+
+  dispose(): void {
+    this.#core.dispose();
+    if (this.#failure === undefined) this.#gpu.dispose();
+  }
+}
+
+/** True for an error that leaves a model to the CPU. */
+const isOfGpu = (error: unknown): boolean => {
+  const { code, argument } = error as MultiheadError;
+  return ['E_GPU', 'E_GPU_LOST', 'E_MEMORY'].includes(code) || argument === 'device';
+};
 
 interface Place {
   readonly openLoader: OpenLoader;
@@ -68,7 +140,7 @@ export async function openGpuLoader(runtime: Runtime, falls: boolean, signal: Ab
   try {
     place = await openPlace(runtime, signal);
     if (falls && place.info.software) reason = `${place.info.description}, which computes on the CPU`;
-    else await runtime.loadAnalyses?.(); // it has what only models on a GPU need, too
+    else await runtime.loadPart?.('gpu');
   } catch (error) {
     reason = (error as MultiheadError).message;
     if (!falls || signal?.aborted) {
@@ -77,17 +149,31 @@ export async function openGpuLoader(runtime: Runtime, falls: boolean, signal: Ab
     }
   }
   if (reason !== undefined) place?.close();
-  const onCpu = (input: LoaderInput, why: string): WeightLoader => new CoreLoader(runtime, input, true, `cpu: ${why}`);
+  const models: { dispose(): void }[] = [];
   const openLoader = (input: LoaderInput): WeightLoader => {
-    if (reason !== undefined || place === undefined) return onCpu(input, reason ?? '');
+    if (reason !== undefined || place === undefined) return new CoreLoader(runtime, input, true, `cpu: ${reason}`);
+    let gpu: GpuLoader | undefined;
     try {
-      return new GpuLoader(runtime, input, place);
+      gpu = new GpuLoader(runtime, input, place, models);
     } catch (error) {
-      const { code, argument, message } = error as MultiheadError;
-      if (!falls || (code !== 'E_MEMORY' && argument !== 'device')) throw error;
-      place.close();
-      return onCpu(input, (reason = message));
+      if (!falls || !isOfGpu(error)) throw error;
+      reason = (error as MultiheadError).message;
+      if (models.length === 0) place.close();
+      return new CoreLoader(runtime, input, true, `cpu: ${reason}`);
+    }
+    if (!falls) return gpu;
+    try {
+      return new AutoLoader(new CoreLoader(runtime, input), gpu);
+    } catch (error) {
+      // A model that is too large for WebAssembly may fit on the GPU.
+      if ((error as MultiheadError).code === 'E_MEMORY') return gpu;
+      gpu.dispose();
+      throw error;
     }
   };
-  return { openLoader, abandon: () => place?.close() };
+  const abandon = (): void => {
+    for (const model of models) model.dispose();
+    place?.close();
+  };
+  return { openLoader, abandon };
 }

@@ -1,5 +1,6 @@
 // A model whose layers a GPU computes. The core of this thread plans each pass, and does what comes after the last hidden state.
 
+import type { PartName } from '../../generated/parts.js';
 import { sites } from '../../generated/tables.js';
 import { gpuModel } from '../../generated/gpu_wire.js';
 import * as wire from '../../generated/wire.js';
@@ -52,6 +53,10 @@ export class GpuModel implements ModelEngine {
   assertLive(): void {
     this.#core.assertLive();
     if (this.#place.player.lost !== undefined) throw this.#place.player.lost;
+  }
+
+  load(part: PartName): Promise<void> {
+    return this.#core.load(part);
   }
 
   dispose(): void {

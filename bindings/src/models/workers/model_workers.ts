@@ -1,22 +1,13 @@
 // A model that lives in workers.
 
+import type { PartName } from '../../generated/parts.js';
 import { exchangeOf } from '../../pool/shared/exchange.js';
 import { type BrowserWorker, browserPort, madeBy, type StartWorker, workerCount, type WorkerScript, workersOf } from '../../pool/shared/port.js';
 import { abortable } from '../../runtime/abort.js';
-import { optionError } from '../../runtime/errors.js';
 import type { ModelInfo } from '../../types/models.js';
 import { abandoned } from '../core/abandoned.js';
-import type {
-  Generation,
-  GenerationSettings,
-  GenerationStep,
-  LoaderInput,
-  ModelEngine,
-  PassCall,
-  PassResult,
-  SteppedGeneration,
-  WeightLoader,
-} from '../core/engine.js';
+import type { Generation, GenerationSettings, GenerationStep, LoaderInput, ModelEngine, PassCall, PassResult } from '../core/engine.js';
+import type { SteppedGeneration, WeightLoader } from '../core/engine.js';
 import type { Step } from './protocol.js';
 import { pieceBytes } from '../core/loader.js';
 import { type CompiledModule, WorkerGroup } from './worker_group.js';
@@ -116,7 +107,7 @@ class WorkerModel implements ModelEngine {
   constructor(group: WorkerGroup, info: ModelInfo) {
     this.#group = group;
     this.info = info;
-    this.encoder = info.encoder && new WorkerEncoder(this, info.encoder);
+    this.encoder = info.encoder && encoderOf(this, info.encoder);
     abandoned?.register(this, group, this);
   }
 
@@ -130,6 +121,10 @@ class WorkerModel implements ModelEngine {
 
   assertLive(): void {
     this.#group.assertLive();
+  }
+
+  load(part: PartName): Promise<void> {
+    return this.#group.load(part);
   }
 
   run(call: PassCall): Promise<PassResult> {
@@ -153,41 +148,21 @@ class WorkerModel implements ModelEngine {
 }
 
 /** The encoder of a model in workers. It lives as long as the model. */
-class WorkerEncoder implements ModelEngine {
-  readonly device = 'cpu';
-  readonly info: ModelInfo;
-  readonly encoder = undefined;
-  readonly #model: WorkerModel;
-
-  constructor(model: WorkerModel, info: ModelInfo) {
-    this.#model = model;
-    this.info = info;
-  }
-
-  get workers(): number {
-    return this.#model.workers;
-  }
-
-  get disposed(): boolean {
-    return this.#model.disposed;
-  }
-
-  assertLive(): void {
-    this.#model.assertLive();
-  }
-
-  run(call: PassCall): Promise<PassResult> {
-    return this.#model.run({ ...call, inEncoder: true });
-  }
-
-  generation(): never {
-    throw optionError('model', 'a causal language model', this.info.modelType);
-  }
-
-  together(): void {}
-
-  dispose(): void {}
-}
+const encoderOf = (model: WorkerModel, info: ModelInfo): ModelEngine => ({
+  device: 'cpu',
+  info,
+  encoder: undefined,
+  get workers() {
+    return model.workers;
+  },
+  get disposed() {
+    return model.disposed;
+  },
+  assertLive: () => model.assertLive(),
+  load: (part) => model.load(part),
+  run: (call) => model.run({ ...call, inEncoder: true }),
+  dispose() {},
+});
 
 /** Ends a generation in the workers. */
 const endOf = (group: WorkerGroup, id: number) => ({ dispose: () => group.release(id) });

@@ -4,6 +4,8 @@ import type { SentError, WorkerReply, WorkerRequest } from '../../pool/shared/pr
 import type { GenerationSettings, LoaderInput, PassCall } from '../core/engine.js';
 
 export type Task =
+  /** Takes the functions of a part into the worker's instance. */
+  | { readonly kind: 'link'; readonly module: WebAssembly.Module }
   /** Makes the loader. Its value is {@link WeightLoader.needed}. */
   | { readonly kind: 'plan'; readonly input: LoaderInput }
   | { readonly kind: 'give'; readonly tensor: number; readonly bytes: Uint8Array }

@@ -7,6 +7,7 @@ import type { TeamCall } from '../../pool/shared/team.js';
 import type { Core } from '../core/contents.js';
 import type { CoreBeams } from '../core/beams.js';
 import type { CoreGeneration } from '../core/generation.js';
+import { ofCore, together } from '../core/generations.js';
 import { CoreLoader } from '../core/loader.js';
 import type { CoreModel } from '../core/model.js';
 import type { Answer, Task } from './protocol.js';
@@ -35,6 +36,8 @@ export class ModelRunner {
     }
   }
 
+  #all = (ids: readonly number[]) => ids.flatMap((id) => this.#generations.get(id) ?? []);
+
   release(id: number): void {
     this.#generations.get(id)?.dispose();
     this.#generations.delete(id);
@@ -42,6 +45,8 @@ export class ModelRunner {
 
   #perform(task: Task, isFirst: boolean): unknown {
     switch (task.kind) {
+      case 'link':
+        return void new WebAssembly.Instance(task.module, this.#core.imports);
       case 'plan':
         this.#loader = new CoreLoader(this.#core.runtime, task.input);
         return this.#loader.needed;
@@ -60,7 +65,7 @@ export class ModelRunner {
       case 'run':
         return (this.#model as CoreModel).run(task.call);
       case 'together':
-        return (this.#model as CoreModel).together(task.ids.flatMap((id) => this.#generations.get(id) ?? []));
+        return together(this.#model as CoreModel, this.#all(task.ids));
       case 'step': {
         const generation = this.#generation(task, isFirst);
         if (task.what === 'next') return generation.nextAtOnce();
@@ -78,7 +83,7 @@ export class ModelRunner {
       const { id: ofPrefix, common } = settings.prefix ?? { id: 0, common: 0 };
       const prefix = settings.prefix && { of: this.#generations.get(ofPrefix) as CoreGeneration, common };
       const topTokens = isFirst ? settings.topTokens : 0;
-      generation = (this.#model as CoreModel).generation({ ...settings, prefix, topTokens });
+      generation = ofCore(this.#model as CoreModel, { ...settings, prefix, topTokens });
       this.#generations.set(id, generation);
     }
     return generation as CoreGeneration | CoreBeams;

@@ -1,6 +1,8 @@
 // The workers of one model. They start together, get the same tasks in the same order, and end together: what lives in
 // one of them is of no use without the others.
 
+import { type Parts, remembered } from '../../load/loader.js';
+import { type PartName, partNeeds } from '../../generated/parts.js';
 import { receivedError, unsendable } from '../../pool/shared/errors.js';
 import type { Port, StartWorker } from '../../pool/shared/port.js';
 import { firstResult, giveUp, sharedBlockBytes, type TeamCall } from '../../pool/shared/team.js';
@@ -12,6 +14,7 @@ import type { Answer, Reply, Request, Task } from './protocol.js';
 export interface CompiledModule {
   readonly module: WebAssembly.Module;
   readonly simd: Simd;
+  readonly compilePart: Parts['compile'];
 }
 
 interface Waiting {
@@ -43,9 +46,17 @@ export class WorkerGroup {
   #calls = 0;
   #generations = 0;
   #end: (() => MultiheadError) | undefined;
+  #compilePart: Parts['compile'] | undefined;
+  /** Links a part in every worker, once. Throws `E_LOAD`. */
+  readonly load = remembered(async (part: PartName): Promise<void> => {
+    const needed = partNeeds[part];
+    const [module] = await Promise.all([this.#compilePart?.(part), needed && this.load(needed)]);
+    if (module !== undefined) await this.send({ kind: 'link', module }, { apart: true });
+  });
 
   /** Starts `count` workers. Resolves to false if a worker could not be started; all workers are ended then. */
-  async start(startWorker: StartWorker, { module, simd }: CompiledModule, count: number): Promise<boolean> {
+  async start(startWorker: StartWorker, { module, simd, compilePart }: CompiledModule, count: number): Promise<boolean> {
+    this.#compilePart = compilePart;
     if (count > 1) this.#sharedBlock = new SharedArrayBuffer(sharedBlockBytes);
     const start = (): Promise<boolean> =>
       new Promise((resolve) => {

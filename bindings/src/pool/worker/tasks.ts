@@ -10,16 +10,8 @@ import { coreOf, nouns, WasmTensor } from '../../runtime/tensor.js';
 import { isArrayBuffer } from '../../runtime/typed_arrays.js';
 import { WasmExperiment } from '../../training/experiment.js';
 import { statisticsOf } from '../../training/head_statistics.js';
-import type {
-  AttentionBackwardInputs,
-  AttentionBackwardOptions,
-  ExperimentOptions,
-  FloatTensorLike,
-  Multihead,
-  ScoreRows,
-  ScoresOptions,
-  Tensor,
-} from '../../types/index.js';
+import type { AttentionBackwardInputs, AttentionBackwardOptions, ExperimentOptions, FloatTensorLike, Multihead } from '../../types/index.js';
+import type { ScoreRows, ScoresOptions, Tensor } from '../../types/index.js';
 import { disposedObject, sentError } from '../shared/errors.js';
 import { performInTeam } from '../shared/in_team.js';
 import type { Answer, Argument, Maker, SentValue, Task } from '../shared/protocol.js';

@@ -3,7 +3,7 @@
 
 import { largestIndex, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
-import { headName, patternOf } from '../../attention/patterns.js';
+import { headName, patternIds, patternOf } from '../../attention/patterns.js';
 import { identityOf } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/choice.js';
@@ -195,7 +195,7 @@ function createMean(app: App) {
       const count = result.heads.length;
       element.hidden = count === 1;
       const { edited: _, muted: __, ...first } = viewOf(result, 'weights', 0);
-      view = { ...first, data: result.meanWeights.data };
+      view = { ...first, data: result.meanWeights.data, headOf: () => patternIds.indexOf('average') };
       title.textContent = `Mean of ${count} heads`;
       text.textContent = 'Many plots show only this average. It hides the heads: a clear pattern of one turns faint, and patterns overlap.';
       frame.show({ view, title: `Mean of the weights of ${count} heads` }, 'mean', as);

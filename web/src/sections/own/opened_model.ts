@@ -7,14 +7,15 @@ import type { GivenHeads } from '../../attention/messages.js';
 import { maxCharacters } from '../../attention/tokens.js';
 import { counted, listed, messageOf } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/choice.js';
-import { el } from '../../dom/dom.js';
+import { el, setText } from '../../dom/dom.js';
+import { changeOf, samples } from './change.js';
 import { connect } from '../../model/client.js';
 import { droppedFiles, type Dropped } from '../../model/dropped.js';
-import { englishFiles, englishLayer, englishName, englishText, findingsOf } from '../../model/english.js';
+import { englishFiles, englishLayer, englishName, englishText, qualityIn } from '../../model/english.js';
 import { select, weightBytes } from '../../model/folder_files.js';
-import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
+import { formatBytes, mostTokens, nameInAddress, shownName, warningOf } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
-import { mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
+import { bytesAs, mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
 import { update, type App } from '../../state/app.js';
 import { noModel } from '../../state/heads.js';
 import type { PageState } from '../../state/page_state.js';
@@ -22,13 +23,15 @@ import { whyMissing } from '../../workers/missing_file.js';
 import { failureOf } from '../../workers/protocol.js';
 import { shareLine } from '../bend/bend.js';
 import { createContinuation } from './own_continue.js';
-import { createFindings } from './own_findings.js';
 import { classMaps, createOwnHead } from './own_head.js';
 import { keptModel } from './own_kept.js';
 import { loadingBar } from './own_loading.js';
 import { createOverview } from './own_overview.js';
+import type { LaboratoryModel } from './laboratory.js';
 import { createPictureChoice } from './own_picture.js';
 import { createComparison } from './own_similar.js';
+import { changeProgram } from './program.js';
+import { createSteering } from './steering.js';
 
 /** Read by a model without a tokenizer until the visitor writes other ids. */
 const sampleIds = '1 2 3 4 5 6 7 8';
@@ -49,19 +52,30 @@ export type OpenedModelView = ReturnType<typeof openedModel>;
 /** `tell` writes the line of the section, which looks like a notice if something has `failed`. */
 export function openedModel(app: App, tell: Tell) {
   const bar = loadingBar(() => void client.call('abort').catch(() => {}));
-  const client = connect(() => app.startWorker('model'), { onLoading: bar.show, onLost: forgetModel });
+  const client = connect(() => app.startWorker('model'), {
+    onEvent: (event) => ('loaded' in event ? bar.show(event) : void laboratory?.then(({ take }) => take(event))),
+    onLost: forgetModel,
+  });
   const weights = el('select', { id: 'own-weights' }, ...weightChoices.map((choice) => el('option', { value: choice }, choiceNames[choice])));
   const weightsLine = el('p', { class: 'row own-choice' }, el('label', { for: 'own-weights', class: 'control-name' }, 'Weights in memory'), weights);
   const facts = el('p', { class: 'own-facts' });
+  const quality = el('p', { class: 'hint' });
+  const where = el('span', { class: 'tag own-where' });
+  /** Stands where the laboratory will be. */
+  const laboratoryPlace = el('div', { class: 'lab-place' });
   const field = el('textarea', { id: 'own-input', rows: 2, maxlength: maxCharacters, dir: 'auto', spellcheck: 'false' });
   const fieldName = el('label', { for: 'own-input', class: 'control-name' });
   const textBox = el('div', { class: 'own-field' }, fieldName, field);
   const views = createViewSwitch(app, 'ownView', 'Show the map as');
   const openHead = (ownLayer: number, ownHead: number): void => update(app, { ownLayer, ownHead }, 'own-head');
-  const overview = createOverview(openHead);
-  const findings = createFindings(openHead);
+  const overview = createOverview(app, openHead);
   const head = createOwnHead(app);
-  const continuation = createContinuation(client, textNow, (problem) => tell(problem, true));
+  const steering = createSteering(app);
+  const continuation = createContinuation(client, {
+    ...{ control: steering, textNow, onProblem: (problem) => tell(problem, true) },
+    changeNow: () => (steering.hidden ? undefined : changeOf(app.state.get(), usualTexts(), openPlace())),
+    programOf: (after, change) => changeProgram(inLaboratory(opened!), after, change),
+  });
   const comparison = createComparison(app, client);
   const pictureChoice = createPictureChoice(() => void follow());
   const classList = el('ol', { class: 'effect-list own-likely' });
@@ -76,15 +90,15 @@ export function openedModel(app: App, tell: Tell) {
   const body = el(
     'div',
     { class: 'own-body', hidden: true },
-    facts,
-    findings.element,
     textBox,
     pictureChoice.element,
     picture,
     classes,
     continuation.element,
+    laboratoryPlace,
     comparison.element,
   );
+  const about = el('details', { class: 'part own-about' }, el('summary', {}, 'Memory, and where it computes ', where), facts, quality, weightsLine);
   const kept = keptModel(app, open, () => overview.focus());
 
   let files: GivenFiles | undefined;
@@ -94,6 +108,7 @@ export function openedModel(app: App, tell: Tell) {
   let asked: string | undefined;
   let busy = false;
   let openings = 0;
+  let laboratory: Promise<ReturnType<(typeof import('./laboratory.js'))['createLaboratory']>> | undefined;
   /** The files that a change of the weights' type opens again, and the requested type. */
   let again: { readonly files: GivenFiles; readonly weights: WeightChoice } | undefined;
   const isEnglish = (): boolean => files?.name === englishName;
@@ -104,6 +119,51 @@ export function openedModel(app: App, tell: Tell) {
     if (ownText.trim() !== '') return ownText;
     return opened?.readsText === false ? sampleIds : text;
   }
+
+  /** True for models that the laboratory takes. */
+  const isWriter = ({ info }: OpenedModel): boolean => info.output === 'languageModel' && info.causal && info.encoder === undefined;
+
+  /** The open head. */
+  function openPlace(): { layer: number; head: number } {
+    const { ownLayer, ownHead } = app.state.get();
+    return { layer: Math.min(ownLayer, opened!.info.numLayers - 1), head: Math.min(ownHead, opened!.info.numHeads - 1) };
+  }
+
+  const usualTexts = (): readonly [string, string] => samples[isEnglish() ? 'english' : opened?.readsText === false ? 'ids' : 'text'];
+
+  async function loadLaboratory() {
+    const { createLaboratory } = await import('./laboratory.js');
+    const made = createLaboratory(app, client, (now) => setText(where, now));
+    laboratoryPlace.append(made.element);
+    return made;
+  }
+
+  const inLaboratory = ({ info, weights: type, readsText }: OpenedModel): LaboratoryModel => ({
+    ...{ key: `model ${openings}`, name: shownName(files!), weights: type, readsText, ready: isEnglish() },
+    ...{ mostTokens: Math.min(mostTokens, info.maxTokens || mostTokens), text: textNow(), view: views.current(), samples: usualTexts() },
+  });
+
+  /** Shows the laboratory's results on the present text; loads it when it is first seen. */
+  async function lookInside(): Promise<void> {
+    if (!opened || !inView() || laboratoryPlace.hidden || !seen) return;
+    try {
+      (await (laboratory ??= loadLaboratory())).follow(inLaboratory(opened));
+    } catch {
+      laboratory = undefined;
+      tell(await whyMissing(), true);
+    }
+  }
+
+  let seen = false;
+  new IntersectionObserver(
+    ([entry], observer) => {
+      if (!entry?.isIntersecting) return;
+      observer.disconnect();
+      seen = true;
+      void lookInside();
+    },
+    { rootMargin: '50% 0px' },
+  ).observe(laboratoryPlace);
 
   const giveNone = (why: string): void => app.sources.set({ ...app.sources.get(), model: why });
 
@@ -126,11 +186,14 @@ export function openedModel(app: App, tell: Tell) {
     const { ownWeights } = app.state.get();
     const before = again;
     again = { files: given, weights: ownWeights };
-    tell(`Reading ${shownName(given)}, ${formatBytes(weightBytes(given))} …`);
+    // Browsers other than Chromium do not tell the memory; phones have about 4 GB.
+    const { deviceMemory = matchMedia('(pointer: coarse)').matches ? 4 : 8 } = navigator as { deviceMemory?: number };
+    const warning = warningOf(bytesAs(ownWeights, weightBytes(given)), deviceMemory);
+    tell(`Reading ${shownName(given)}, ${formatBytes(weightBytes(given))} …${warning}`);
     bar.begin();
     try {
       const model = await client.call('open', given, ownWeights);
-      const found = await findingsOf(given);
+      quality.textContent = await qualityIn(given);
       [files, opened, asked] = [given, model, undefined];
       incomplete = undefined;
       continuation.clear();
@@ -138,7 +201,6 @@ export function openedModel(app: App, tell: Tell) {
       if (isOther) update(app, { model: nameInAddress(given), ownLayer: given.name === englishName ? englishLayer : 0, ownHead: 0, ownQuery: null });
       showInfo(model);
       giveHeads(model);
-      findings.show(found);
       kept.using(given);
       body.hidden = !inView();
       if (own !== openings) return;
@@ -172,10 +234,14 @@ export function openedModel(app: App, tell: Tell) {
     app.sources.set({ ...app.sources.get(), model: noSteps || { version, causal: info.causal, opening: isEnglish() ? englishText : '', read } });
   }
 
-  function showInfo({ info, weights: type, readsText }: OpenedModel): void {
+  function showInfo(model: OpenedModel): void {
+    const { info, weights: type, readsText } = model;
+    setText(where, model.where);
+    laboratoryPlace.hidden = steering.hidden = !isWriter(model);
     facts.textContent = factsOf(info, type, weightBytes(files!), readsText || info.takesPixels);
     fieldName.textContent = readsText ? 'Text for this model' : `Numbers of tokens for this model, 0 to ${info.vocabSize - 1}`;
-    picture.classList.toggle('is-narrow', info.numHeads <= 6);
+    picture.classList.toggle('is-narrow', info.numHeads <= 12);
+    picture.classList.toggle('is-medium', info.numHeads > 6);
     continuation.element.hidden = info.output !== 'languageModel' || !info.causal;
     comparison.element.hidden = info.causal || info.takesPixels;
     textBox.hidden = info.takesPixels;
@@ -198,7 +264,8 @@ export function openedModel(app: App, tell: Tell) {
         attention = info.takesPixels ? await client.call('look', pictureChoice.image()) : await client.call('attend', input);
         const { found, ids, weights } = attention;
         tell(found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '');
-        if (ids.length > 0) overview.show(info.takesPixels ? classMaps(weights, attention.side) : weights);
+        if (ids.length > 0)
+          overview.show(info.takesPixels ? classMaps(weights, attention.side) : weights, info.takesPixels || attention.written ? [] : ids);
         classList.replaceChildren(...attention.classes.map(({ label, share }) => shareLine(label, share)));
         show();
       } catch (error) {
@@ -208,15 +275,14 @@ export function openedModel(app: App, tell: Tell) {
       picture.hidden = (attention?.ids.length ?? 0) === 0;
       classes.hidden = (attention?.classes.length ?? 0) === 0;
       busy = false;
+      if (attention) void lookInside();
       void follow();
     } else if (!info.causal && !info.takesPixels) await comparison.follow(opened);
   }
 
   function show(): void {
     if (!attention || !opened || attention.ids.length === 0) return;
-    const { numLayers, numHeads } = opened.info;
-    const { ownLayer, ownHead } = app.state.get();
-    const place = { layer: Math.min(ownLayer, numLayers - 1), head: Math.min(ownHead, numHeads - 1) };
+    const place = openPlace();
     overview.mark(place.layer, place.head);
     head.show(attention, place, opened.info, views.current());
   }
@@ -267,14 +333,18 @@ export function openedModel(app: App, tell: Tell) {
     body.hidden = !inView();
     if (state.model !== previous.model && bar.element.hidden) followAddress(state);
     if (again && state.ownWeights !== again.weights && (!opened || inView())) void open(again.files);
-    const isOther = (['ownView', 'ownLayer', 'ownHead', 'ownQuery'] as const).some((name) => state[name] !== previous[name]);
-    if (isOther) show();
+    const changed = (...names: (keyof PageState)[]): boolean => names.some((name) => state[name] !== previous[name]);
+    if (changed('ownSort')) overview.sort();
+    if (changed('ownView', 'ownLayer', 'ownHead', 'ownQuery', 'ownSort')) show();
+    if (changed('ownView')) void lookInside();
+    const place = state.labChange === 'steer' ? changed('ownLayer', 'labTexts') : state.labChange !== 'none' && changed('ownLayer', 'ownHead');
+    if (opened && inView() && !laboratoryPlace.hidden && (place || changed('labChange', 'labFactor'))) continuation.again();
     void follow();
   });
   followAddress(app.state.get());
   return {
     /** The parts of the section below its status. */
-    elements: [weightsLine, bar.element, kept.element, body],
+    elements: [bar.element, kept.element, body, about],
     /** Opens the model among these files and folders, or adds them to the files of the model that is open. */
     take: (given: Dropped): void => void take(given),
     /** Fetches and opens the small English model. */

@@ -1,11 +1,11 @@
-// The open head of the visitor's own model: its map or table, and the words or patches that one of its queries looks at.
+// The open head of the visitor's own model: its map or table, of a picture that of one of its patches.
 
 import type { ModelInfo } from 'multihead/models';
 import type { Matrix } from '../../attention/matrix.js';
 import { colorOf } from '../../attention/patterns.js';
 import { tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
-import { el, headBadge, word } from '../../dom/dom.js';
+import { el, headBadge } from '../../dom/dom.js';
 import { createLegend } from '../../maps/legend.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { createMapFrame } from '../../maps/map_frame.js';
@@ -13,18 +13,16 @@ import type { Cell } from '../../maps/matrix_map.js';
 import type { TextAttention } from '../../model/messages.js';
 import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
-import { shareLine } from '../bend/bend.js';
 import { pairText } from '../gallery/gallery.js';
-
-/** Number of words whose weights are listed, and the smallest weight of them: it would be written as 0.0 %. */
-const mostWords = 6;
-const least = 0.0005;
+import { createArcs } from './own_arcs.js';
 
 /** One head. */
 interface Shown {
-  /** (N, N). */
+  /** (N, N), of cross-attention (written, read). */
   readonly weights: Float32Array;
   readonly names: readonly string[];
+  /** Names of the queries. */
+  readonly rows: readonly string[];
   /** Patches in a row of the picture; 0 for text. */
   readonly side: number;
 }
@@ -59,28 +57,19 @@ export function createOwnHead(app: App) {
   );
   const readout = el('p', { class: 'readout' }, '\u00a0');
   const title = el('h3', { class: 'badged' });
-  const asked = el('h4', { class: 'own-asked' });
-  const list = el('ol', { class: 'effect-list' });
-  const rest = el('p', { class: 'hint' });
   const legend = createLegend('weights');
+  const arcs = createArcs();
   const strongest = el('p', { class: 'legend' });
   const whole = el(
     'button',
     { class: 'secondary', id: 'own-class-token', onclick: () => update(app, { ownQuery: null }) },
     'Where the class token looks',
   );
+  const under = el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves);
   const element = el(
     'article',
     { class: 'own-head' },
-    el(
-      'div',
-      { class: 'column card own-map' },
-      title,
-      frame.body,
-      readout,
-      el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves),
-    ),
-    el('div', { class: 'slim own-looks' }, asked, list, rest, whole),
+    el('div', { class: 'column card own-map' }, title, arcs.element, frame.body, readout, under, whole),
   );
   let shown: Shown | undefined;
 
@@ -88,24 +77,8 @@ export function createOwnHead(app: App) {
   const queryAt = ({ row, col }: Cell): number => (shown?.side ? firstPatch(shown) + row * shown.side + col : row);
 
   /** The query in the state; without one, the last word or the class token. */
-  function chosenQuery({ names, side }: Shown): number {
-    return Math.min(app.state.get().ownQuery ?? (side ? 0 : names.length - 1), names.length - 1);
-  }
-
-  /** Lists the largest weights of a query. */
-  function tell({ weights, names, side }: Shown, query: number): void {
-    const row = weights.subarray(query * names.length, (query + 1) * names.length);
-    const order = [...row.keys()].filter((key) => row[key]! >= least).sort((a, b) => row[b]! - row[a]! || a - b);
-    const first = order.slice(0, mostWords);
-    const others = 1 - first.reduce((sum, key) => sum + row[key]!, 0);
-    asked.replaceChildren('What ', word(names[query]!), ' looks at');
-    list.replaceChildren(...first.map((key) => shareLine(names[key]!, row[key]!)));
-    rest.textContent = others >= least ? `All others: ${(100 * others).toFixed(1)} %. ` : '';
-    rest.append(
-      side
-        ? 'A patch has the numbers of its row and column. Choose one on the map to see where it looks.'
-        : 'Choose another row on the map to see its words.',
-    );
+  function chosenQuery({ rows, side }: Shown): number {
+    return Math.min(app.state.get().ownQuery ?? (side ? 0 : rows.length - 1), rows.length - 1);
   }
 
   function point(cell: Cell | null): void {
@@ -117,32 +90,33 @@ export function createOwnHead(app: App) {
       const patch = el('span', {}, `patch ${cell.row + 1}, ${cell.col + 1} `);
       readout.replaceChildren(patch, el('strong', { class: 'number' }, formatNumber(view.data[cell.row * view.cols + cell.col]!)));
     } else readout.replaceChildren(...pairText(view, cell.row, cell.col));
-    tell(shown, cell && !shown.side ? cell.row : chosenQuery(shown));
   }
 
   // Without a chosen query the class token is shown.
   return {
     element,
     show(attention: TextAttention, { layer, head }: { layer: number; head: number }, { causal }: ModelInfo, as: ViewName): void {
-      const [, heads, tokens] = attention.weights.shape as [number, number, number];
-      const begin = (layer * heads + head) * tokens ** 2;
-      const weights = attention.weights.data.subarray(begin, begin + tokens ** 2);
-      const { side } = attention;
-      shown = { weights, names: tokenNames(attention.labels), side };
+      const [, heads, queries, keys] = attention.weights.shape as [number, number, number, number];
+      const begin = (layer * heads + head) * queries * keys;
+      const weights = attention.weights.data.subarray(begin, begin + queries * keys);
+      const { side, written } = attention;
+      const names = tokenNames(attention.labels);
+      shown = { weights, names, rows: written ? tokenNames(written) : names, side };
+      arcs.element.hidden = written === undefined;
+      if (written) arcs.show(shown.rows, names, weights);
       const query = chosenQuery(shown);
       const badge = headBadge(head + 1, colorOf(head));
       title.replaceChildren(badge, ` Layer ${layer + 1}, head ${head + 1}`);
       readout.textContent = '\u00a0';
       const name = `Layer ${layer + 1}, head ${head + 1}`;
-      const view = side ? patchView(shown, query) : textView(shown, causal);
+      const view = side ? patchView(shown, query) : textView(shown, head, causal && !written);
       frame.show({ view, title: side ? `${name}, where ${shown.names[query]} looks` : name }, `head ${head + 1}`, as);
       frame.map.highlight(markOf(shown, query));
-      legend.show({ masked: causal });
+      legend.show({ masked: causal && !written });
       legend.element.hidden = side > 0;
       strongest.hidden = side === 0;
       strongest.textContent = `The strongest color is a weight of ${formatNumber(view.data.reduce((most, weight) => Math.max(most, weight), 0))}.`;
       whole.hidden = side === 0 || query === 0;
-      tell(shown, query);
     },
   };
 }
@@ -157,8 +131,9 @@ function markOf(shown: Shown, query: number): Cell | null {
   return side && patch >= 0 ? { row: Math.floor(patch / side), col: patch % side } : null;
 }
 
-const textView = ({ weights, names }: Shown, causal: boolean): MatrixView => ({
-  ...{ rows: names.length, cols: names.length, rowLabels: names, colLabels: names, scale: 'weights', data: weights },
+const textView = ({ weights, names, rows }: Shown, head: number, causal: boolean): MatrixView => ({
+  ...{ rows: rows.length, cols: names.length, rowLabels: rows, colLabels: names, scale: 'weights', data: weights, headOf: () => head },
+  ...(rows !== names && { axes: ['written', 'read'] }),
   ...(causal && { hidden: (row: number, col: number) => col > row }),
 });
 

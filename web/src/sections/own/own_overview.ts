@@ -1,48 +1,98 @@
-// All heads of the visitor's own model as one picture: a row of small maps for each layer. A press opens a head.
+// All heads of the visitor's own model as one picture: small maps, in rows of layers or sorted by what the heads do with the text. A
+// press opens a head.
 
 import type { Matrix } from '../../attention/matrix.js';
+import { formatNumber, formatPercent } from '../../base/format.js';
+import { choiceOf } from '../../controls/choice.js';
 import { el, refill } from '../../dom/dom.js';
 import { paintTheme } from '../../dom/printing.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { colorScale } from '../../maps/color_scale.js';
+import { headScores, sortedHeads } from '../../model/head_scores.js';
+import { scoreNames, type ScoreName } from '../../model/limits.js';
+import type { App } from '../../state/app.js';
 
-export function createOverview(onOpen: (layer: number, head: number) => void) {
+const scores: Readonly<Record<ScoreName, readonly [label: string, line: string]>> = {
+  previous: ['Token before', 'by the weight on the token before'],
+  first: ['First token', 'by the weight on the first token'],
+  itself: ['Itself', 'by the weight on the token itself'],
+  induction: ['Induction', 'by the weight on what followed the same token earlier in the text'],
+  entropy: ['Entropy', 'by how widely the weight is spread, the sharpest first; 0 is all on one token'],
+};
+
+export function createOverview(app: App, onOpen: (layer: number, head: number) => void) {
+  const options = [{ value: 'layer', label: 'Layer' } as const, ...scoreNames.map((value) => ({ value, label: scores[value][0] }))];
+  const sorts = choiceOf(app, 'ownSort', options, { class: 'segments', role: 'group', 'aria-label': 'Sort the heads by' });
+  const sortLine = el('p', { class: 'row own-sort' }, el('span', { class: 'control-name' }, 'Sort by'), sorts);
   const grid = el('div', { class: 'own-grid', role: 'grid', 'aria-label': 'Heads of all layers' });
   const hint = el('p', { class: 'hint' });
-  const element = el('div', { class: 'slim own-overview' }, hint, grid);
+  const element = el('div', { class: 'slim own-overview' }, sortLine, hint, grid);
   let rows: readonly ReturnType<typeof createRow>[] = [];
   let shown: Matrix = { shape: [0, 0, 0, 0], data: new Float32Array() };
-  let open: readonly [layer: number, head: number] = [0, 0];
+  let tokens: readonly number[] = [];
+  /** The heads in the order of the places, each layer · heads + head. */
+  let order: readonly number[] = [];
+  let open: readonly [row: number, column: number] = [0, 0];
+  /** What the present rows were made for. */
+  let built = '';
 
-  function draw(layer: number): void {
+  function draw(row: number): void {
     const [, heads, queries, keys] = shown.shape as [number, number, number, number];
-    const count = heads * queries * keys;
-    const row = rows[layer];
-    if (row && count > 0) paintRow(row.canvas, shown.data.subarray(layer * count, (layer + 1) * count), heads, keys);
+    const count = queries * keys;
+    const canvas = rows[row]?.canvas;
+    if (!canvas || count === 0) return;
+    const maps = order.slice(row * heads, (row + 1) * heads).map((head) => shown.data.subarray(head * count, (head + 1) * count));
+    paintRow(canvas, maps, keys);
   }
 
-  function createRow(layer: number, heads: number) {
-    const buttons = Array.from({ length: heads }, (_, head) => {
-      const label = `Layer ${layer + 1}, head ${head + 1}`;
-      const button = el('button', { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': label, title: label });
-      button.style.gridColumn = String(head + 2);
-      button.addEventListener('click', () => onOpen(layer, head));
+  function createRow(row: number, heads: number, scoreOf: (head: number) => string) {
+    const isRank = scoreOf(0) !== '';
+    const places = order.slice(row * heads, (row + 1) * heads);
+    const buttons = places.map((at, column) => {
+      const title = `Layer ${Math.floor(at / heads) + 1}, head ${(at % heads) + 1}${isRank ? `: ${scoreOf(at)}` : ''}`;
+      const button = el('button', { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': title, title });
+      button.addEventListener('click', () => openPlace(row, column));
       return button;
     });
-    const name = el('span', { role: 'rowheader', class: 'own-row-name' }, el('span', { class: 'sr-only' }, 'Layer '), String(layer + 1));
+    const notes = isRank ? places.map((at) => el('span', { class: 'own-note number', 'aria-hidden': 'true' }, scoreOf(at))) : [];
+    for (const list of [buttons, notes]) list.forEach((each, column) => (each.style.gridColumn = String(column + 2)));
+    const what = el('span', { class: 'sr-only' }, isRank ? 'From rank ' : 'Layer ');
+    const name = el('span', { role: 'rowheader', class: 'own-row-name' }, what, String(isRank ? row * heads + 1 : row + 1));
     // The maps of all heads side by side, below the buttons: a canvas for each map would be hundreds of layers.
     const canvas = el('canvas', { class: 'own-strip', 'aria-hidden': 'true' });
-    const row = el('div', { role: 'row', class: 'own-row' }, name, canvas, ...buttons);
-    return { element: row, buttons, canvas, drawSoon: whenSeen(row, () => draw(layer)) };
+    const line = el('div', { role: 'row', class: 'own-row' }, name, canvas, ...buttons, ...notes);
+    return { element: line, buttons, canvas, drawSoon: whenSeen(line, () => draw(row)) };
   }
 
-  function build(layers: number, heads: number): void {
-    open = [0, 0];
-    rows = Array.from({ length: layers }, (_, layer) => createRow(layer, heads));
-    hint.textContent = `Every row is a layer, every picture one of its ${heads === 1 ? 'heads: one' : `${heads} heads`}. Press one to open it.`;
-    grid.style.setProperty('--heads', String(heads));
-    grid.style.setProperty('--layers', String(layers));
-    refill(grid, ...rows.map((row) => row.element));
+  function openPlace(row: number, column: number): void {
+    const [, heads] = shown.shape as [number, number];
+    const at = order[row * heads + column]!;
+    onOpen(Math.floor(at / heads), at % heads);
+  }
+
+  /** Puts the heads in their places, and says how they are sorted. */
+  function sort(): void {
+    const [layers, heads, queries] = shown.shape as [number, number, number];
+    const { ownSort } = app.state.get();
+    const canSort = tokens.length === queries;
+    const by = ownSort === 'layer' || !canSort ? undefined : ownSort;
+    const found = by && headScores(shown, tokens, by);
+    sortLine.hidden = !canSort;
+    order = by && found ? sortedHeads(found, by) : Array.from({ length: layers * heads }, (_, at) => at);
+    const everyRow = `Every row is a layer, every picture one of its ${heads === 1 ? 'heads: one' : `${heads} heads`}. Press one to open it.`;
+    const none = 'No token of this text occurs twice, so no head can show induction. Repeat a word.';
+    hint.textContent = !by ? everyRow : found ? `Heads ${scores[by][1]}: means over this text. Press one to open it.` : none;
+    const written = found && Array.from(found, (score) => (by === 'entropy' ? formatNumber(score, 2) : formatPercent(score)));
+    const key = JSON.stringify([layers, heads, written, written && order]);
+    if (key !== built) {
+      built = key;
+      open = [0, 0];
+      rows = Array.from({ length: layers }, (_, row) => createRow(row, heads, (head) => written?.[head] ?? ''));
+      grid.style.setProperty('--heads', String(heads));
+      grid.style.setProperty('--layers', String(layers));
+      refill(grid, ...rows.map((row) => row.element));
+    }
+    for (const { drawSoon } of rows) drawSoon();
   }
 
   grid.addEventListener('keydown', (event) => {
@@ -53,33 +103,35 @@ export function createOverview(onOpen: (layer: number, head: number) => void) {
     const move = moves[event.key];
     if (!move || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    const [layer, head] = open.map((at, axis) => {
+    const [row, column] = open.map((at, axis) => {
       const last = axis === 0 ? rows.length - 1 : (rows[0]?.buttons.length ?? 1) - 1;
       return Math.max(0, Math.min(last, at + move[axis]!));
     }) as [number, number];
-    onOpen(layer, head);
-    rows[layer]?.buttons[head]?.focus();
+    openPlace(row, column);
+    rows[row]?.buttons[column]?.focus();
   });
 
   paintTheme.watch(() => rows.forEach(({ drawSoon }) => drawSoon()));
   return {
     element,
-    /** `weights`: (layers, heads, N, N). */
-    show(weights: Matrix): void {
-      const [layers, heads] = weights.shape as [number, number];
-      if (rows.length !== layers || rows[0]?.buttons.length !== heads) build(layers, heads);
+    /** `weights`: (layers, heads, N, N). `ids`: the N tokens; none for maps that cannot be sorted. */
+    show(weights: Matrix, ids: readonly number[]): void {
       shown = weights;
-      for (const { drawSoon } of rows) drawSoon();
+      tokens = ids;
+      sort();
     },
+    sort,
     /** Marks the head that is open. */
     mark(layer: number, head: number): void {
+      const heads = rows[0]?.buttons.length ?? 1;
       const set = ([row, column]: readonly [number, number], isOpen: boolean): void => {
         const button = rows[row]?.buttons[column];
         button?.setAttribute('aria-selected', String(isOpen));
         if (button) button.tabIndex = isOpen ? 0 : -1;
       };
       set(open, false);
-      open = [layer, head];
+      const place = Math.max(0, order.indexOf(layer * heads + head));
+      open = [Math.floor(place / heads), place % heads];
       set(open, true);
     },
     /** Moves the focus to the head that is open. */
@@ -87,19 +139,17 @@ export function createOverview(onOpen: (layer: number, head: number) => void) {
   };
 }
 
-/** One pixel for each weight; style sheets enlarge it. */
-function paintRow(canvas: HTMLCanvasElement, weights: Float32Array, heads: number, keys: number): void {
+/** One pixel for each weight of the maps, which are side by side; style sheets enlarge it. */
+function paintRow(canvas: HTMLCanvasElement, maps: readonly Float32Array[], keys: number): void {
   const color = colorScale(paintTheme.get(), 'weights');
-  const width = heads * keys;
-  const queries = weights.length / width;
-  const pixels = new Uint32Array(weights.length);
-  let from = 0;
-  for (let head = 0; head < heads; head += 1) {
-    for (let query = 0; query < queries; query += 1) {
-      const to = query * width + head * keys;
-      for (let key = 0; key < keys; key += 1, from += 1) pixels[to + key] = color(weights[from]!).bytes;
-    }
-  }
+  const width = maps.length * keys;
+  const queries = maps[0]!.length / keys;
+  const pixels = new Uint32Array(width * queries);
+  maps.forEach((weights, at) =>
+    weights.forEach((weight, i) => {
+      pixels[Math.floor(i / keys) * width + at * keys + (i % keys)] = color(weight).bytes;
+    }),
+  );
   if (canvas.width !== width || canvas.height !== queries) [canvas.width, canvas.height] = [width, queries];
   canvas.getContext('2d')?.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), width), 0, 0);
 }

@@ -59,20 +59,14 @@ export function createPictureChoice(onChange: () => void) {
 
 /** A house under the sun, until the visitor chooses a picture. */
 function drawing(pen: CanvasRenderingContext2D): void {
-  const shape = (color: string, draw: (path: Path2D) => void): void => {
-    const path = new Path2D();
-    draw(path);
+  const box = (color: string, ...at: [x: number, y: number, width: number, height: number]): void => {
     pen.fillStyle = color;
-    pen.fill(path);
+    pen.fillRect(...at);
   };
-  shape('#9cc9ee', (path) => path.rect(0, 0, side, side));
-  shape('#5f9a4b', (path) => path.rect(0, 150, side, 74));
-  shape('#f6c945', (path) => path.arc(182, 42, 24, 0, 2 * Math.PI));
-  shape('#e9dcc3', (path) => path.rect(56, 96, 100, 84));
-  shape('#b4492f', (path) => {
-    path.moveTo(44, 98);
-    path.lineTo(106, 46);
-    path.lineTo(168, 98);
-  });
-  shape('#6b4a2f', (path) => path.rect(94, 130, 26, 50));
+  box('#9cc9ee', 0, 0, side, side);
+  box('#5f9a4b', 0, 150, side, 74);
+  box('#f6c945', 158, 18, 48, 48);
+  box('#e9dcc3', 56, 96, 100, 84);
+  box('#b4492f', 44, 62, 124, 36);
+  box('#6b4a2f', 94, 130, 26, 50);
 }

@@ -10,15 +10,16 @@ import { whenSeen } from '../../dom/when_seen.js';
 import { cellText, hatchedAs } from '../../maps/cell_text.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
-import { saveButtons, showMatrix } from '../../maps/map_frame.js';
+import { saveButtons, showMatrix, tables } from '../../maps/map_frame.js';
 import { createMap, type Cell } from '../../maps/matrix_map.js';
 import { viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, whenChanged, withNumbers, type App } from '../../state/app.js';
+import { chosen, headsOf, inView, update, whenChanged, withNumbers, type App } from '../../state/app.js';
 
 /** Narrow screens have no room for labels: there the readout names the words. */
 const narrow = matchMedia('(max-width: 640px)');
 
-export function liveMaps(app: App): HTMLElement {
+/** The maps, and the tools that save them or show numbers. */
+export function liveMaps(app: App) {
   const grid = el('div', { class: 'live-grid' });
   const readout = el('p', { class: 'readout live-readout' });
   const views = createViewSwitch(app, 'liveView', 'Show the head in view as');
@@ -29,15 +30,15 @@ export function liveMaps(app: App): HTMLElement {
     return { view: viewOf(result, 'weights', head), title: titleOf(result, head) };
   });
   const legend = createLegend('weights');
-  const under = el('div', { class: 'row apart live-under' }, saves, views.element);
-  const element = el('div', { class: 'live', id: 'live-map' }, grid, readout, legend.element, under);
+  const tools = el('div', { class: 'row live-tools' }, views.element, saves);
+  const element = el('div', { class: 'live', id: 'live-map' }, grid, readout, legend.element);
   type SmallMap = ReturnType<typeof create>;
   let maps: readonly SmallMap[] = [];
 
   function create(index: number) {
     const body = el('div', { class: 'live-body' });
     const map = createMap({
-      maxCell: 28,
+      maxCell: 18,
       sizer: body,
       onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
       onChoose: ({ row, col }) => update(app, { query: row, key: col, head: index }),
@@ -57,7 +58,8 @@ export function liveMaps(app: App): HTMLElement {
   function draw(): void {
     const result = app.result.get();
     const state = app.state.get();
-    const heads = result?.heads ?? state.heads;
+    const named = headsOf(app);
+    const { heads } = named;
     const tokens = result?.tokens ?? tokenize(state.text).tokens;
     element.hidden = tokens.length === 0;
     if (element.hidden) return;
@@ -67,14 +69,14 @@ export function liveMaps(app: App): HTMLElement {
     }
     const head = result ? chosen(app, result).head : state.head;
     // A table needs the whole width.
-    const numbers = result !== null && views.current() === 'numbers';
+    const numbers = result !== null && views.current() === 'numbers' && tables.get() !== null;
     grid.classList.toggle('is-numbers', numbers);
     const { muted } = state;
     legend.show({ masked: state.causal || state.window >= 0, edited: state.edits.length > 0, muted: muted.length > 0 });
     maps.forEach((small, index) => {
       const id = heads[index]!;
       const isMuted = muted.includes(index);
-      setText(small.name, `${headName(result ?? state, index)}${isMuted ? ', muted' : ''}`);
+      setText(small.name, `${headName(named, index)}${isMuted ? ', muted' : ''}`);
       small.badge.className = `badge head-${id}`;
       small.element.className = `live-card head-${id}${isMuted ? ' is-muted' : ''}`;
       small.button.setAttribute('aria-pressed', String(index === head));
@@ -105,7 +107,7 @@ export function liveMaps(app: App): HTMLElement {
     const { query, key } = inView(app, result);
     for (const { map } of maps) map.highlight({ row: query, col: key });
     if (key === null) {
-      setText(readout, 'Each row is a word that looks, each column one that is looked at.');
+      setText(readout, 'Each row looks at the columns.');
       return;
     }
     const names = tokenNames(result.tokens);
@@ -120,12 +122,13 @@ export function liveMaps(app: App): HTMLElement {
   // The maps measure their width, so draw them when the section is in the document, but before the first frame.
   queueMicrotask(draw);
   app.result.watch((_, previous) => previous !== undefined && draw());
+  tables.watch((_, previous) => previous !== undefined && draw());
   whenChanged(app, ['head', 'liveView'], draw);
   whenChanged(app, ['query', 'key'], drawMark);
   whenChanged(app, ['text'], () => !app.result.get() && draw());
   narrow.addEventListener('change', draw);
   app.pointed.watch(whenSeen(element, drawMark));
-  return element;
+  return { element, tools };
 }
 
 const titleOf = (result: ForwardResult, head: number): string => `Attention weights of head ${head + 1}, ${headName(result, head)}`;

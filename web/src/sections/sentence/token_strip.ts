@@ -2,15 +2,14 @@
 // that says the same in words and selects a head.
 
 import { rowOf } from '../../attention/matrix.js';
-import type { ForwardResult, GivenHeads } from '../../attention/messages.js';
-import { patternIds, patternOf, type PatternId } from '../../attention/patterns.js';
+import type { ForwardResult } from '../../attention/messages.js';
+import { patternIds, patternOf, type NamedHeads, type PatternId } from '../../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { createTokenRow } from '../../controls/token_row.js';
 import { el, headBadge, refill, setText, word } from '../../dom/dom.js';
-import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
-import { chosen, inView, update, whenChanged, type App, type Pointed } from '../../state/app.js';
+import { chosen, headsOf, inView, update, whenChanged, type App } from '../../state/app.js';
 import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
 import { looksFrom, mostWeight, type Look } from './looks.js';
 
@@ -36,7 +35,7 @@ export function tokenStrip(app: App): HTMLElement {
     if (element.hidden) return;
     if (words.name(tokenNames(tokens))) stale = true;
     const result = app.result.get();
-    if (!result) return describe(null, defaultQuery(tokens));
+    if (!result) return describe(null, app.state.get().source === 'novels' ? tokens.length - 1 : defaultQuery(tokens));
     const selection = inView(app, result);
     mark(result, selection.query);
     drawArcs(result, selection.query);
@@ -73,8 +72,7 @@ export function tokenStrip(app: App): HTMLElement {
   /** Writes the line of buttons. Without a result, only reserves the line's height. */
   function describe(result: ForwardResult | null, shown: number): void {
     const names = tokenNames(shownTokens());
-    const { heads: ids } = result ?? app.state.get();
-    const given = result?.given;
+    const { heads: ids, given } = headsOf(app);
     const looks = result ? looksFrom(result, shown) : [];
     const inUse = Math.min(app.state.get().head, ids.length - 1);
     const key = JSON.stringify([names, shown, looks, inUse, ids, given?.names]);
@@ -84,7 +82,7 @@ export function tokenStrip(app: App): HTMLElement {
     refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, textOf(looks[head], names), given)));
   }
 
-  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread, muted }: LookText, given?: GivenHeads) {
+  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread, muted }: LookText, given: NamedHeads['given']) {
     const title = given ? given.names[head]! : `${patternOf(id).name}: ${patternOf(id).line}`;
     return el(
       'button',
@@ -119,40 +117,11 @@ export function tokenStrip(app: App): HTMLElement {
   });
   app.pointed.watch(drawSoon);
   app.state.watch(drawSoon);
-  walk(app, element);
   new ResizeObserver(() => {
     stale = true;
     drawSoon();
   }).observe(words.element);
   return element;
-}
-
-const stride = 1100;
-
-/**
- * Shows the words one after another, once, until the visitor points at something or touches the page. A shared link stays
- * at its word.
- */
-function walk(app: App, element: HTMLElement): void {
-  if (reducedMotion.matches || location.hash !== '') return;
-  const touches = ['pointerdown', 'keydown', 'wheel', 'touchstart', 'focusin', 'scroll'] as const;
-  let shown: Pointed | null = null;
-  const timer = setInterval(() => {
-    const result = app.result.get();
-    if (!result || document.hidden || !element.checkVisibility()) return;
-    if (app.pointed.get() !== shown) return stop();
-    const start = chosen(app, result).query;
-    const query = ((shown?.query ?? start) + 1) % result.tokens.length;
-    if (query === start) return stop();
-    shown = { query, key: null };
-    app.pointed.set(shown);
-  }, stride);
-  const stop = (): void => {
-    clearInterval(timer);
-    for (const touch of touches) document.removeEventListener(touch, stop);
-    if (app.pointed.get() === shown) app.pointed.set(null);
-  };
-  for (const touch of touches) document.addEventListener(touch, stop, { passive: true });
 }
 
 interface LookText {

@@ -1,14 +1,14 @@
-// A row of cells, one for each job: a head's progress in that job, from 0 to 1, in the colors of the maps.
+// A row of cells, one for each job: a head's progress in that job, from 0 to 1, in the color of its map.
 
 import { formatNumber } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
 import { paintTheme, repaints } from '../../dom/printing.js';
-import { colorScale } from '../../maps/color_scale.js';
+import { weightScale } from '../../maps/color_scale.js';
 import type { KindFacts } from '../../training/settings.js';
 
 export type JobCells = ReturnType<typeof createJobCells>;
 
-export function createJobCells(jobs: KindFacts['patterns']) {
+export function createJobCells(jobs: KindFacts['patterns'], head: number) {
   const boxes = jobs.map(() => el('span', { class: 'job-box number', 'aria-hidden': 'true' }));
   const spoken = jobs.map(() => el('span', { class: 'sr-only' }));
   const cells = jobs.map(({ name, short }, i) =>
@@ -18,10 +18,10 @@ export function createJobCells(jobs: KindFacts['patterns']) {
 
   function draw(): void {
     if (!shown) return;
-    const color = colorScale(paintTheme.get(), 'weights');
+    const color = weightScale(paintTheme.get());
     boxes.forEach((box, i) => {
       const value = shown!.muted ? undefined : shown!.values[i];
-      const { fill = '', ink = '' } = value === undefined ? {} : color(value);
+      const { fill = '', ink = '' } = value === undefined ? {} : color(value, head);
       box.classList.toggle('is-muted', shown!.muted);
       box.style.backgroundColor = fill;
       box.style.color = ink;

@@ -2,7 +2,9 @@
 
 import { formatNumber, formatPercent } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
+import { choose } from '../../controls/source_switch.js';
 import { el, refill, setText } from '../../dom/dom.js';
+import { goToElement } from '../../page/places.js';
 import { whenChanged, type App } from '../../state/app.js';
 import type { Curve } from '../../training/curve.js';
 import { mostSteps } from '../../training/session.js';
@@ -17,6 +19,11 @@ export function trainChart(app: App): HTMLElement {
   // The run before has its place below the chart, so that the chart stays where it is.
   const before = el('ul', { class: 'wrap chart-keys chart-before' });
   const conclusion = el('p', { class: 'hint' });
+  const watch = el('button', { class: 'secondary', id: 'train-watch' }, 'See them read your sentence');
+  watch.addEventListener('click', () => {
+    choose(app, 'trained');
+    goToElement(document.getElementById('your-sentence'));
+  });
   const draw = (): void => {
     const view = app.training.view.get();
     const { train, chart: what } = app.state.get();
@@ -45,6 +52,8 @@ export function trainChart(app: App): HTMLElement {
       lines.filter(({ name }) => name === 'earlier'),
     );
     setText(conclusion, conclusionOf(view));
+    // Its room stays.
+    watch.classList.toggle('is-idle', typeof app.sources.get().trained === 'string');
   };
   app.training.view.watch(draw);
   whenChanged(app, ['chart'], draw);
@@ -55,7 +64,7 @@ export function trainChart(app: App): HTMLElement {
     chart.element,
     scrubber(app),
     before,
-    conclusion,
+    el('div', { class: 'row apart' }, conclusion, watch),
   );
 }
 

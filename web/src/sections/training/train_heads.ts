@@ -81,7 +81,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
       },
       onChoose: ({ row, col }) => update(app, { trainQuery: row, trainKey: col }),
     });
-    const cells = createJobCells(patterns);
+    const cells = createJobCells(patterns, head);
     const body = el('div', { class: 'train-map' }, map.element);
     const saves = saveButtons(`the weights of trained head ${head + 1}`, () => {
       const view = training.view.get();
@@ -227,6 +227,7 @@ function matrixOf(view: TrainingView, head: number): MatrixView {
     ...(view.curve.settings.kind === 'fourJobs' && { strong: names.map((name) => name !== '' && 'aeio★☆✦✧'.includes(name)) }),
     ...(view.shown ? { data: mapOf(view.shown.maps, head) } : { data: new Float32Array(), blank: true }),
     hidden: (row, col) => col > row,
+    headOf: () => head,
     muted,
   };
 }
