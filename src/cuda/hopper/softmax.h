@@ -2,9 +2,9 @@
 // parts of two rows of a 64-row tile, in the layout of wgmma().
 #pragma once
 
-#include <float.h>
 #include <math.h>
 
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
