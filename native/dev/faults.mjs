@@ -87,6 +87,7 @@ export const CUDA_FAULTS = named([
   ['cuda', 'src/cuda/hopper/forward.h', 'Hopper options: ALiBi counts from the next key', 'options.template apply<false>(first_key_of(i),', 'options.template apply<false>(first_key_of(i) + 1,', 'ForwardHopper.*Masks*'],
   ['cuda', 'src/cuda/hopper/forward.h', 'Hopper options: rows beyond the last one read beyond the mask', 'row.query < last ? row.query : last', 'row.query', 'ForwardHopper.*Masks*'],
   ['cuda', 'src/cuda/hopper/epilogue.h', 'Hopper options: a recomputed row adds values of masked keys', '      if ((seen >> other & 1U) == 0) continue;\n', '', 'ForwardHopper.*Masks*'],
+  ['cuda', 'src/cuda/hopper/epilogue.h', 'Hopper options: a row whose keys all have a bias of -FLT_MAX passes for one without keys', 'sum == 0.0F && softmax.reference[which] == kNone;', 'sum == 0.0F;', 'ForwardHopper.*Masks*'],
   ['cuda', 'src/cuda/hopper/backward.h', 'Hopper backward: rows of d_out or V are used before they have arrived', '    shared.second.wait_full(step);\n    if constexpr', '    if constexpr', 'BackwardHopper.*'],
   ['cuda', 'src/cuda/hopper/backward_tile.h', 'Hopper backward: the last step of a head is left out', 'return (passing + step_rows - 1) / step_rows;', 'return passing / step_rows;', 'BackwardHopper.*'],
   ['cuda', 'src/cuda/f32/forward.cu', 'f32 forward: no barrier before the tile is overwritten', '    // Wait until every warp has used the previous tiles.\n    sync_threads();\n', '', 'CudaForwardF32.*'],

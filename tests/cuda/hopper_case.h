@@ -94,9 +94,12 @@ inline void draw_terms(Random& random, bool packed, HopperCase& call) {
   if (random.chance(0.5)) {
     const Dims dims = shape();
     call.bias = random.floats(dims.elements(), -2.0F, 2.0F);
-    const float share = random.pick({0.0F, 0.05F, 0.9F});
+    const float share = random.pick({0.0F, 0.05F, 0.9F, 1.0F});
+    // The least float hides keys only from rows that see others, as masks of transformers do.
+    const float hidden = random.pick(
+        {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::lowest()});
     for (float& bias : call.bias) {
-      if (random.chance(share)) bias = -std::numeric_limits<float>::infinity();
+      if (random.chance(share)) bias = hidden;
     }
     options.bias = {call.bias.data(), dims};
   }

@@ -20,6 +20,8 @@
 
 namespace multihead::cuda {
 
+inline constexpr float kNone = -std::numeric_limits<float>::infinity();  // score of a hidden key
+
 template <class T>
 __device__ __forceinline__ T* row_of(const rules::WritableRows& rows, const HopperBlock& block,
                                      const HopperRow& row) {
@@ -32,24 +34,21 @@ __device__ __forceinline__ const T* row_of(const rules::StoredRows& rows, int64_
   return static_cast<const T*>(rows.data) + rules::row_offset(rows.stride, batch, head, row);
 }
 
-// The result of a row's softmax. end_row() takes `reference` and `sum` of base-2 exponents.
+// The result of a row's softmax. end_row() takes `reference` and `sum` of natural exponents.
 struct RowEnd {
   float factor;  // multiplies the sums of weighted values
   float lse;
 };
 __device__ __forceinline__ RowEnd end_row(float reference, float sum, const float* sink) {
-  constexpr float kNone = -std::numeric_limits<float>::infinity();
-  constexpr float kLn2 = 0.693147181F;
   float factor = 1.0F;
   if (sink != nullptr) {
-    const float logit = *sink * kLog2E;
-    const float shift = sum > 0.0F ? fmaxf(reference, logit) : logit;
-    factor = sum > 0.0F ? exp2_approx(reference - shift) : 0.0F;
-    sum = sum * factor + exp2_approx(logit - shift);
+    const float shift = sum > 0.0F ? fmaxf(reference, *sink) : *sink;
+    factor = sum > 0.0F ? exp2_approx((reference - shift) * kLog2E) : 0.0F;
+    sum = sum * factor + exp2_approx((*sink - shift) * kLog2E);
     reference = shift;
   }
   if (sum == 0.0F) return {0.0F, kNone};
-  return {factor / sum, reference * kLn2 + logf(sum)};
+  return {factor / sum, reference + logf(sum)};
 }
 
 __device__ __forceinline__ void store_lse(const HopperCall& call, const HopperBlock& block,
@@ -123,7 +122,6 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
 template <class T, class Tile>
 __device__ __forceinline__ void recompute_row(const HopperCall& call, const HopperBlock& block,
                                               const HopperRow& row, bool has_lse) {
-  constexpr float kNone = -std::numeric_limits<float>::infinity();
   constexpr int kColumns = Tile::kWidth / kWarpSize;  // per lane
   const rules::AttentionParams& attention = call.params.call;
   const T* const query =
@@ -131,6 +129,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
   const ColumnRange visible = block.visible(row.query);
   const QueryRow terms{row_terms(attention, block.entry(), row.head, row.query),
                        {visible.first, visible.last}};
+  const float to_power = attention.scale.softmax * kLog2E;
   float reference = kNone, sum = 0.0F;
   float o[size_t{kColumns}] = {};
   for (int first = visible.first; first < visible.last; first += kWarpSize) {
@@ -145,14 +144,14 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
         product =
             fmaf(to_float(query[column]) * attention.scale.queries, to_float(k[column]), product);
       }
-      score = biased_score(attention, terms, key, capped_score(attention, product)) *
-              attention.scale.softmax * kLog2E;
+      score = biased_score(attention, terms, key, capped_score(attention, product));
     }
     const uint32_t seen = ballot(is_seen);
     const float maximum = warp_max(fmaxf(reference, score));
     const float shift = maximum == kNone ? 0.0F : maximum;
-    const float factor = exp2_approx(reference - shift);
-    const float weight = exp2_approx(score - shift);
+    // Subtract first: a bias of -FLT_MAX would overflow.
+    const float factor = exp2_approx((reference - shift) * to_power);
+    const float weight = exp2_approx((score - shift) * to_power);
     reference = maximum;
     sum = sum * factor + warp_sum(weight);
     if (sum != sum) break;  // all outputs are NaN
@@ -174,7 +173,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
     for (int i = 0; i < kColumns; ++i) all_nan = all_nan && o[i] != o[i];
     if (ballot(!all_nan) == 0) break;
   }
-  const RowEnd end = end_row(reference, sum, sink_of(call, row));
+  const RowEnd end = end_row(reference * attention.scale.softmax, sum, sink_of(call, row));
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
     const int column = hopper_lane() + i * kWarpSize;
@@ -195,6 +194,7 @@ struct RowFactors {
 template <class Tile>
 __device__ __forceinline__ RowFactors end_rows(const HopperCall& call, const HopperBlock& block,
                                                int thread_row, const HopperSoftmax& softmax) {
+  constexpr float kLn2 = 0.693147181F;
   RowFactors factors;
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
@@ -202,12 +202,13 @@ __device__ __forceinline__ RowFactors end_rows(const HopperCall& call, const Hop
     float sum = softmax.sum[which];
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
-    const RowEnd end = end_row(softmax.reference[which] * call.scale_log2, sum, sink_of(call, row));
+    const float reference = softmax.reference[which] * call.scale_log2 * kLn2;
+    const RowEnd end = end_row(reference, sum, sink_of(call, row));
     if (row.query < block.end_of_tile && hopper_lane() % 4 == 0)
       store_lse(call, block, row, end.lse);
     const ColumnRange visible = block.visible(row.query);
     // A mask may hide all keys: then no score is above -inf, and none is NaN.
-    const bool masked = Tile::kOptions && sum == 0.0F && end.lse == softmax.reference[which];
+    const bool masked = Tile::kOptions && sum == 0.0F && softmax.reference[which] == kNone;
     const bool wrong = visible.first < visible.last && !(sum > 0.0F) && !masked;
     factors.of[which] = wrong ? std::numeric_limits<float>::quiet_NaN() : end.factor;
   }

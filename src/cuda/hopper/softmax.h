@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -24,7 +25,6 @@ struct HopperSoftmax {
   // Replaces scores by weights. `factor`: the rescale factor for everything summed before.
   template <size_t kCount>
   __device__ __forceinline__ void step(float (&s)[kCount], float scale_log2, float (&factor)[2]) {
-    constexpr float kNone = -std::numeric_limits<float>::infinity();
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float maximum = reference[row];
@@ -34,8 +34,8 @@ struct HopperSoftmax {
       }
       maximum = fmaxf(maximum, shuffle_xor(maximum, 1));
       maximum = fmaxf(maximum, shuffle_xor(maximum, 2));
-      // While a row has seen no key, shift by 0: (-inf) - (-inf) would be NaN.
-      const float shift = maximum == kNone ? 0.0F : maximum * scale_log2;
+      // Finite if a row has seen no key, or biases of -FLT_MAX: (-inf) - (-inf) would be NaN.
+      const float shift = fmaxf(maximum * scale_log2, -FLT_MAX);
       factor[row] = exp2_approx(fmaf(reference[row], scale_log2, -shift));
       reference[row] = maximum;
       float total = sum[row] * factor[row];
