@@ -102,7 +102,9 @@ async function main() {
     passed += count.passed;
     failed += count.failed;
   }
-  console.log(`${passed} passed, ${failed} failed; ${largestErrors()}`);
+  // Beside the counts, which others read.
+  console.error(largestErrors());
+  console.log(`${passed} passed, ${failed} failed`);
   return failed === 0 ? 0 : 1;
 }
 
