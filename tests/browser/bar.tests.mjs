@@ -109,7 +109,7 @@ export const tests = [
         await close();
       }
       const { page, close } = await openPage(browser, `${url}#source=rules`);
-      await page.click('.places a[href="#bend"]');
+      await page.$eval('.places a[href="#bend"]', (link) => link.click());
       await until(page, () => document.querySelector('.places a[aria-current]').textContent === 'Bend');
       assert.ok(await inView(page, '#bend'));
       const copied = await page.evaluate(async () => {
