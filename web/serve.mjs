@@ -27,7 +27,10 @@ export const policyInPage = [
 export const contentSecurityPolicy = `${policyInPage}; frame-ancestors 'none'`;
 
 /** A scene of the story alone, for slides and pages of others: it holds nothing that a click could give away. */
-const isFramed = (url) => new URLSearchParams(url.split('?', 2)[1]).get('embed') === '1';
+function isFramed(url) {
+  const query = new URLSearchParams(url.split('?', 2)[1]);
+  return query.has('scene') && query.get('embed') === '1';
+}
 const framedPolicy = { 'Content-Security-Policy': policyInPage, 'Cross-Origin-Resource-Policy': 'cross-origin' };
 
 const defaultRoot = fileURLToPath(new URL('../build/web', import.meta.url));

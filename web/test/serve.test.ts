@@ -51,12 +51,12 @@ afterAll(async () => {
 
 describe('serve', () => {
   it('lets other pages show a scene alone, and nothing else', async () => {
-    for (const path of ['/?scene=split&embed=1', '/index.html?embed=1']) {
+    for (const path of ['/?scene=split&embed=1', '/index.html?embed=1&scene=all']) {
       const { headers } = await get(path);
       expect(headers['content-security-policy'], path).toBe(policyInPage);
       expect(headers['cross-origin-resource-policy']).toBe('cross-origin');
     }
-    for (const path of ['/?scene=split', '/?embed=0', '/?embed', '/?a?embed=1', '//?embed=2', '/missing?embed=1']) {
+    for (const path of ['/?scene=split', '/?embed=1', '/?scene=split&embed=0', '/?embed', '/?a?embed=1', '//?embed=2', '/missing?embed=1']) {
       expect((await get(path)).headers['content-security-policy'], path).toBe(contentSecurityPolicy);
     }
   });

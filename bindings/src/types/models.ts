@@ -736,7 +736,7 @@ export interface Model extends ModelAnalyses {
    * and AdamW's moments take three times as much memory.
    *
    * @throws {MultiheadError} `E_OPTION` for a model that is no causal language model, one in workers, or a wrong option; `E_MEMORY`;
-   *   `E_LOAD` if the file that {@link OpenModelOptions.analysesWasm} describes does not load
+   *   `E_LOAD` if the file of the part `analyses` does not load; see {@link OpenModelOptions.parts}
    */
   trainer(options?: ModelTrainerOptions): Promise<ModelTrainer>;
 

@@ -12,7 +12,7 @@ export interface AttendInput {
   readonly v: Matrix;
   /** The scores are multiplied by it; 1 / √d by default. */
   readonly scale?: number | undefined;
-  /** True if row i of the last rows of k sees only keys up to its own. */
+  /** True: the last row of q belongs to the last key, and no row sees a key after its own. */
   readonly causal?: boolean | undefined;
 }
 

@@ -1,5 +1,6 @@
-// What a cache saves: keys and values of earlier words are kept, and only the new row is computed.
+// A cache keeps the keys and values of earlier words, so that only the row of the new word is computed.
 
+import { uniform } from '../base/random.js';
 import { el } from '../dom/dom.js';
 import { cacheBytes, multiplyAdds } from '../training/multiply_adds.js';
 import { slider } from './parts.js';
@@ -13,11 +14,8 @@ const columns = 16;
 
 /** Numbers from −1 to 1, the same in every run. */
 function noise(count: number, seed: number): Float32Array {
-  let state = seed;
-  return Float32Array.from({ length: count }, () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return state / 2 ** 31 - 1;
-  });
+  const next = uniform(seed);
+  return Float32Array.from({ length: count }, () => 2 * next() - 1);
 }
 const [queries, keys, values] = [1, 2, 3].map((seed) => noise(most * columns, seed)) as [Float32Array, Float32Array, Float32Array];
 
@@ -29,7 +27,7 @@ export const cache: MakeScene = (stage) => {
   const rows = (['with', 'without'] as const).map((name) => {
     const cells = Array.from({ length: most }, () => el('span', {}));
     const title = el('p', { class: 'hint' }, stage.words.plain(`cache.${name}`));
-    return { cells, element: el('div', { class: 'story-ticks' }, title, el('div', { class: 'story-cells', 'aria-hidden': 'true' }, ...cells)) };
+    return { cells, element: el('div', {}, title, el('div', { class: 'story-cells', 'aria-hidden': 'true' }, ...cells)) };
   });
   const legend = el(
     'p',

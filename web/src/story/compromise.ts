@@ -1,4 +1,4 @@
-// One head has one distribution: what a word gets, another loses. Two heads have two.
+// One head has one distribution of attention, so a word can only gain what another loses. Two heads have two distributions.
 
 import { formatPercent } from '../base/format.js';
 import { el } from '../dom/dom.js';

@@ -6,9 +6,13 @@ import english from './texts/en.txt?raw';
 
 export type Values = Readonly<Record<string, string | number>>;
 
-const others = { de: () => import('./texts/de.txt?raw') } as const;
-export const languages = ['en', ...(Object.keys(others) as (keyof typeof others)[])] as const;
-export type Language = (typeof languages)[number];
+/** The files of each language. The story's English comes with its script. */
+const files = {
+  en: { story: () => Promise.resolve({ default: english }), lessons: () => import('./texts/lessons.en.txt?raw') },
+  de: { story: () => import('./texts/de.txt?raw'), lessons: () => import('./texts/lessons.de.txt?raw') },
+} as const;
+export type Language = keyof typeof files;
+export const languages = Object.keys(files) as Language[];
 
 /** The texts of a file by name. Empty lines and lines that begin with # are left out. */
 export function textsOf(file: string): ReadonlyMap<string, string> {
@@ -20,6 +24,9 @@ export function textsOf(file: string): ReadonlyMap<string, string> {
     }),
   );
 }
+
+export const readTexts = async (language: Language, of: 'story' | 'lessons'): Promise<ReadonlyMap<string, string>> =>
+  textsOf((await files[language][of]()).default);
 
 /** The language of the address if the story has it, else the first of the visitor's that it has, else English. */
 export function wantedLanguage(given: string | null, preferred: readonly string[]): Language {
@@ -38,7 +45,7 @@ export interface Words {
 }
 
 export async function readWords(language: Language): Promise<Words> {
-  const texts = textsOf(language === 'en' ? english : (await others[language]()).default);
+  const texts = await readTexts(language, 'story');
   const textOf = (name: string): string => {
     const text = texts.get(name);
     if (text === undefined) throw new Error(`The story has no text ${name} in ${language}`);

@@ -1,12 +1,10 @@
 // Three lessons for a class. Their words are lines of a text file, so that others can translate them.
 
 import { el, rich } from '../dom/dom.js';
-import { textsOf, type Words } from './language.js';
-
-const files = { en: () => import('./texts/lessons.en.txt?raw'), de: () => import('./texts/lessons.de.txt?raw') } as const;
+import { readTexts, type Words } from './language.js';
 
 export async function lessons({ language }: Words, addressOf: (scene: string) => string): Promise<HTMLElement> {
-  const texts = textsOf((await files[language]()).default);
+  const texts = await readTexts(language, 'lessons');
   const text = (name: string): string => texts.get(name) ?? '';
   /** The numbers from 1 on that have a text of this name. */
   const counted = (name: (n: number) => string): number[] => [1, 2, 3, 4, 5, 6].filter((n) => texts.has(name(n)));

@@ -1,4 +1,4 @@
-// Two models learn the same language, one with the causal mask. The other reads what it should guess.
+// Two models learn the same language. One has the causal mask; the other sees the letter that it must guess.
 
 import { formatPercent } from '../base/format.js';
 import { el, setText } from '../dom/dom.js';
@@ -30,19 +30,26 @@ export const mask: MakeScene = (stage) => {
     stage.say('mask.live', { step, ...texts }, texts);
   }
 
+  function setBusy(now: boolean): void {
+    busy = now;
+    button.setAttribute('aria-disabled', String(now));
+  }
+
   function train(): void {
     if (busy) return;
-    busy = true;
+    setBusy(true);
     setText(button, words.plain('mask.again'));
-    button.setAttribute('aria-disabled', 'true');
     const go = (step: number): void =>
       stage.ask(
-        () => stage.engine.peek(stepsAtOnce, step === 0),
+        () =>
+          stage.engine.peek(stepsAtOnce, step === 0).catch((error: unknown) => {
+            setBusy(false);
+            throw error;
+          }),
         (peeked) => {
           showAll(peeked);
-          if (peeked.step < allSteps) return void requestAnimationFrame(() => go(peeked.step));
-          busy = false;
-          button.removeAttribute('aria-disabled');
+          if (peeked.step < allSteps) requestAnimationFrame(() => go(peeked.step));
+          else setBusy(false);
         },
       );
     go(0);

@@ -12,7 +12,7 @@ export interface Range {
   readonly most: number;
   readonly step: number;
   readonly otherwise: number;
-  /** The value in words; shown beside the slider. */
+  /** Returns the value in words, which stand next to the slider. Without it the value is not shown. */
   spoken?(value: number): string;
 }
 
@@ -27,7 +27,7 @@ export function slider({ words, choices }: Stage, label: string, range: Range, o
   const button = el('button', { class: 'secondary story-play' }, words.plain('play'));
   let playing = 0;
 
-  /** The value in words, beside the slider and for screen readers. */
+  /** Shows the value in words next to the slider, and gives it to screen readers. */
   function speak(value: number): void {
     if (!range.spoken) return;
     input.setAttribute('aria-valuetext', range.spoken(value));
@@ -89,7 +89,7 @@ export function slider({ words, choices }: Stage, label: string, range: Range, o
   };
 }
 
-/** Buttons of which one is pressed. */
+/** A row of buttons for numbers. The button of the present number is pressed. */
 export function choice(
   { choices }: Stage,
   label: string,
@@ -111,11 +111,11 @@ export function choice(
   return { element: el('div', { class: 'row story-choice' }, el('span', { 'aria-hidden': 'true' }, label), group), now };
 }
 
-/** One bar for each name. `shown` stands beside it; its length is a share from 0 to 1. */
+/** A list with a bar for each name. The length of a bar is a share from 0 to 1; `shown` gives the text at its end. */
 export function bars(names: readonly string[]) {
   const rows = names.map((name) => {
     const [fill, number] = [el('span', {}), el('span', { class: 'number' })];
-    const row = el('li', {}, el('bdi', { class: 'bar-name' }, name), el('span', { class: 'meter', 'aria-hidden': 'true' }, fill), number);
+    const row = el('li', {}, el('bdi', {}, name), el('span', { class: 'meter', 'aria-hidden': 'true' }, fill), number);
     return { row, fill, number };
   });
   return {

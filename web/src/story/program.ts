@@ -62,7 +62,7 @@ export function cPlusPlus({ q, k, v, scale, causal }: AttendInput): string {
   ].join('\n');
 }
 
-/** The scene about heads that find jobs: in JavaScript, and with the program in C++. */
+/** Trains the heads of the scene about jobs: a program in JavaScript, and the command of the native program. */
 export const jobPrograms = (seed: number): readonly string[] => [
   `import { load } from 'multihead';
 import { createExperiment } from 'multihead/lab';
@@ -74,7 +74,7 @@ console.log(experiment.evaluate().accuracy.toFixed(3));
   `multihead-train four-jobs --seed ${seed}\n`,
 ];
 
-/** The scene about the mask. A test compares what it prints with what the scene shows. */
+/** Trains the two models of the scene about the mask. A test compares the shares that it prints with those of peek.ts. */
 export const maskProgram = (steps: number): string => `import { load } from 'multihead';
 
 const mh = await load();

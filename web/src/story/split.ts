@@ -81,7 +81,7 @@ export const split: MakeScene = (stage) => {
   }
   show();
   return {
-    figure: picture as unknown as HTMLElement,
+    figure: picture,
     controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('split.do')), el('div', { class: 'row' }, apart, wrong)),
     onPage: '#text=the+black+cat+sat&splitHeads=2&at=reveal',
   };

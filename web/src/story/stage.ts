@@ -1,4 +1,4 @@
-// What a scene of the story is made of and made with.
+// The types of the story: a scene, and the stage that gives a scene its words, numbers and workers.
 
 import type { AttendInput, Attended } from '../attention/attend.js';
 import type { ForwardInput, ForwardResult } from '../attention/messages.js';
@@ -29,21 +29,24 @@ export interface Stage {
   readonly words: Words;
   readonly engine: Engine;
   readonly choices: Choices;
-  /** Shows the sentence under the figure, and fills in the one that ends the scene; null hides that. */
+  /**
+   * Shows the text `live` as the sentence with the numbers. `after` has the values of the sentence that ends the scene; null hides that
+   * sentence.
+   */
   say(live: string, values?: Values, after?: Values | null): void;
   /** Runs a call of the engine and then `show`; shows a failure in the place of the numbers. Only the latest call counts. */
   ask<T>(call: () => Promise<T>, show: (answer: T) => void): void;
 }
 
 export interface Scene {
-  readonly figure: HTMLElement;
-  /** What to do with the hand. */
+  readonly figure: Element;
+  /** The sliders and buttons for the visitor, with a line that says how to use them. */
   readonly controls: HTMLElement;
   /** Programs that compute the numbers of the scene. */
   programs?(): readonly string[];
-  /** Where the whole page shows these numbers, if it does. */
+  /** The address, from '#' on, at which the whole page shows these numbers; undefined if it does not. */
   readonly onPage?: string;
-  /** Trains what the scene trains, as its button does: the handout shows the results. */
+  /** Starts the scene's training, as its button does. The handout calls it, to show the results. */
   start?(): void;
 }
 

@@ -21,15 +21,18 @@ import { sceneIds, type Choices, type Engine, type MakeScene, type Scene, type S
 
 const scenes: Readonly<Record<SceneId, MakeScene>> = { compromise, score, temperature, heads, split, mask, jobs, cache };
 
-/** Where a scene is: its name, its language and whether it stands alone. */
+/** What the address can name: a scene, all scenes for printing, or the lessons. */
+type PlaceId = SceneId | 'all' | 'lessons';
+
 interface Place {
-  readonly scene: string;
+  readonly id: PlaceId;
+  /** True if the scene stands alone. */
   readonly embed: boolean;
   readonly words: Words;
 }
 
-const addressOf = (scene: string, { language }: Pick<Words, 'language'>, embed = false): string =>
-  `?lang=${language}&scene=${scene}${embed ? '&embed=1' : ''}`;
+const addressOf = (id: string, { language }: Pick<Words, 'language'>, embed = false): string =>
+  `?lang=${language}&scene=${id}${embed ? '&embed=1' : ''}`;
 
 /** Milliseconds between two changes of the address: Safari refuses more than 100 in 30 s. */
 const addressPause = 400;
@@ -60,7 +63,7 @@ function choicesOf(): Choices & { readonly hash: () => string } {
 const spokenAfter = 800;
 
 /** The scene with its words around it. */
-function article(id: SceneId, { scene, words, embed }: Place, engine: Engine, choices: Choices): HTMLElement {
+function article(id: SceneId, { id: place, words, embed }: Place, engine: Engine, choices: Choices): HTMLElement {
   const live = el('p', { class: 'story-live' });
   // Speaks when the numbers rest: they change with every move of a slider and every step of a training.
   const spoken = el('p', { class: 'sr-only', role: 'status' });
@@ -81,13 +84,13 @@ function article(id: SceneId, { scene, words, embed }: Place, engine: Engine, ch
       const mine = (latest += 1);
       call().then(
         (answer) => mine === latest && show(answer),
-        (error: unknown) => mine === latest && live.replaceChildren(...words.shown('failed', { why: messageOf(error) })),
+        (error: unknown) => mine === latest && stage.say('failed', { why: messageOf(error) }, null),
       );
     },
   };
   const made = scenes[id](stage);
-  if (scene === 'all') made.start?.();
-  const title = el(scene === 'all' ? 'h2' : 'h1', { id: `scene-${id}` }, words.plain(`${id}.title`));
+  if (place === 'all') made.start?.();
+  const title = el(place === 'all' ? 'h2' : 'h1', { id: `scene-${id}` }, words.plain(`${id}.title`));
   const so = el('details', { class: 'story-so' }, el('summary', {}, words.plain('so')), el('p', {}, ...words.shown(`${id}.so`)));
   return el(
     'article',
@@ -166,60 +169,54 @@ function tour(id: SceneId, words: Words): HTMLElement {
   );
 }
 
-/** Shows what the address names. */
+/** Shows the scene, the scenes or the lessons that the address names. A name of none of them begins at the first scene. */
 export async function showStory(startWorker: StartWorker): Promise<void> {
   const given = new URLSearchParams(location.search);
   const words = await readWords(wantedLanguage(given.get('lang'), navigator.languages));
-  const wanted = given.get('scene') ?? '';
-  const place: Place = { scene: wanted, embed: given.get('embed') === '1', words };
+  const known: readonly PlaceId[] = [...sceneIds, 'all', 'lessons'];
+  const id = known.find((name) => name === given.get('scene')) ?? sceneIds[0];
+  const scene = id === 'all' || id === 'lessons' ? undefined : id;
+  const place: Place = { id, embed: given.get('embed') === '1', words };
   const engine = createEngine(startWorker);
-  // A name that is no scene's begins at the first.
-  const id = sceneIds.find((name) => name === wanted) ?? sceneIds[0];
-  const other = languages.find((language) => language !== words.language)!;
-  const isAll = wanted === 'all';
   const choices = choicesOf();
   document.documentElement.lang = words.language;
   document.documentElement.classList.add('is-story');
   document.documentElement.classList.toggle('is-embedded', place.embed);
-  document.title = `${isAll || wanted === 'lessons' ? words.plain('story.title') : words.plain(`${id}.title`)} – multihead`;
+  document.title = `${words.plain(scene ? `${scene}.title` : 'story.title')} – multihead`;
 
   const content =
-    wanted === 'lessons'
-      ? [await lessons(words, (scene) => addressOf(scene, words))]
-      : (isAll ? sceneIds : [id]).map((name) => article(name, place, engine, choices));
-  const here = isAll || wanted === 'lessons' ? wanted : id;
-  const otherLanguage = el('a', { href: addressOf(here, { language: other }), lang: other }, words.plain('other'));
-  // The numbers go along.
-  otherLanguage.addEventListener('click', () => (otherLanguage.href = addressOf(here, { language: other }) + choices.hash()));
+    id === 'lessons'
+      ? [await lessons(words, (name) => addressOf(name, words))]
+      : (scene ? [scene] : sceneIds).map((name) => article(name, place, engine, choices));
   // Somebody has edited the numbers.
   addEventListener('hashchange', () => location.reload());
-  const page = document.getElementById('page')!;
   document.querySelector('.intro')?.remove();
-  refill(page, el('div', { class: 'story' }, ...content, ...(isAll || wanted === 'lessons' || place.embed ? [] : [tour(id, words)])));
-  document
-    .querySelector('.foot')
-    ?.replaceChildren(
-      ...(place.embed
-        ? [el('p', {}, el('a', { href: addressOf(id, words), target: '_blank' }, 'multihead'))]
-        : [
-            el(
-              'p',
-              { class: 'row' },
-              el('a', { href: './' }, words.plain('page')),
-              el('a', { href: addressOf('all', words) }, words.plain('all')),
-              el('a', { href: addressOf('lessons', words) }, words.plain('lessons')),
-              otherLanguage,
-              ...(isAll || wanted === 'lessons' ? [] : [copyButton(words.plain('frame'), () => frameOf(id, words, choices.hash()), words)]),
-            ),
-          ]),
-    );
+  refill(document.getElementById('page')!, el('div', { class: 'story' }, ...content, ...(scene && !place.embed ? [tour(scene, words)] : [])));
+  document.querySelector('.foot')?.replaceChildren(el('p', { class: 'row' }, ...footOf(place, scene, choices.hash)));
   document.getElementById('tools')!.replaceChildren(themeToggle());
-  // Arrow keys turn the page, as the clickers of presenters do.
-  if (!isAll && !place.embed && wanted !== 'lessons')
-    document.addEventListener('keydown', (event) => {
-      if ((event.target as Element).closest('input, button, a, summary, pre') || event.defaultPrevented) return;
-      const to = { PageDown: 1, PageUp: -1, ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      const next = to === undefined ? undefined : sceneIds[sceneIds.indexOf(id) + to];
-      if (next) location.href = addressOf(next, words);
-    });
+  if (scene && !place.embed) document.addEventListener('keydown', (event) => turn(event, scene, words));
+}
+
+/** The links below a scene, the scenes or the lessons. */
+function footOf({ id, embed, words }: Place, scene: SceneId | undefined, hash: () => string): HTMLElement[] {
+  if (embed) return [el('a', { href: addressOf(id, words), target: '_blank' }, 'multihead')];
+  const language = languages.find((other) => other !== words.language)!;
+  const other = el('a', { href: addressOf(id, { language }), lang: language }, words.plain('other'));
+  // The numbers go along.
+  other.addEventListener('click', () => (other.href = addressOf(id, { language }) + hash()));
+  return [
+    el('a', { href: './' }, words.plain('page')),
+    el('a', { href: addressOf('all', words) }, words.plain('all')),
+    el('a', { href: addressOf('lessons', words) }, words.plain('lessons')),
+    other,
+    ...(scene ? [copyButton(words.plain('frame'), () => frameOf(scene, words, hash()), words)] : []),
+  ];
+}
+
+/** Arrow keys and the clickers of presenters lead to another scene. */
+function turn(event: KeyboardEvent, scene: SceneId, words: Words): void {
+  if ((event.target as Element).closest('input, button, a, summary, pre') || event.defaultPrevented) return;
+  const to = { PageDown: 1, PageUp: -1, ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const next = to === undefined ? undefined : sceneIds[sceneIds.indexOf(scene) + to];
+  if (next) location.href = addressOf(next, words);
 }

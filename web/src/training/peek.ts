@@ -1,13 +1,14 @@
-// A language in which most letters repeat the one three before, learned by two models: one with the causal mask, and one that
-// sees the letter that it must guess. For a scene of the story.
+// Trains two models on a language in which most letters repeat the letter three places before. One model has the causal mask; the
+// other sees the letter that it must guess. A scene of the story shows both.
 
 import type { Multihead, Trainer, Transformer } from 'multihead';
+import { uniform } from '../base/random.js';
 
 /** Shares of right guesses, from 0 to 1. */
 export interface Guesses {
   /** On texts with the same mask as in training. */
   readonly training: number;
-  /** Of the letter after a text, which is not there yet. */
+  /** The share for the letter that follows a text. No model has seen that letter. */
   readonly writing: number;
 }
 
@@ -36,7 +37,7 @@ export class Peek {
   readonly #peeking: Learner;
   readonly #tests: Int32Array;
   #step = 0;
-  #seed = 7;
+  readonly #random = uniform(7);
 
   constructor(mh: Multihead) {
     const learner = (causal: boolean): Learner => {
@@ -76,12 +77,6 @@ export class Peek {
       tokens[at] = repeats ? tokens[at - back]! : Math.floor(this.#random() * letters);
     });
     return tokens;
-  }
-
-  /** A number from 0 to 1: the high bits of a linear congruential generator. */
-  #random(): number {
-    this.#seed = (Math.imul(this.#seed, 1664525) + 1013904223) >>> 0;
-    return this.#seed / 2 ** 32;
   }
 
   #guesses({ model }: Learner): Guesses {

@@ -73,7 +73,7 @@ describe('the laboratory', () => {
     const [before, after] = await laboratory.changed('positions', 1, 3);
     const shares = async (text: string) => [...(await direct.lens((await direct.encode(text)).ids, { layers: [2] })).probabilities.slice(-5)];
     expect(before.map(({ share }) => share)).toEqual(await shares(clean));
-    // Only the last word\u2019s input is exchanged: with all positions the same, it is the second text.
+    // The texts differ in their last word alone, so exchanging its input makes the first text the second.
     const all = await laboratory.changed('positions', 0, 2);
     (await shares(corrupt)).forEach((share, at) => expect(all[1][at]!.share).toBeCloseTo(share, 5));
     expect(after).not.toEqual(before);

@@ -7,7 +7,7 @@ import { languages, readWords, textsOf, wantedLanguage } from '../../src/story/l
 const folder = (name: string): string => fileURLToPath(new URL(`../../src/story/${name}`, import.meta.url));
 const read = (path: string): string => readFileSync(path, 'utf8');
 const filesOf = (kind: string) => languages.map((language) => textsOf(read(folder(`texts/${kind}${language}.txt`))));
-/** What the page fills in, in any order. */
+/** The names in braces, for which the page puts values. */
 const slots = (text: string): string[] => [...new Set(text.match(/\{\w+\}/g))].sort();
 
 describe.each(['', 'lessons.'])('the texts %s', (kind) => {
@@ -35,7 +35,7 @@ describe('the texts', () => {
     for (const name of known) {
       const [scene, part] = name.split('.') as [string, string | undefined];
       const isPart = part !== undefined && scenes.includes(scene) && ['title', 'before', 'after', 'so'].includes(part);
-      // Names of which the code makes the end: jobs.${name}, mask.${name}, cache.${name}.
+      // The code makes some names from two parts: jobs.${name}, mask.${name}, cache.${name}.
       const isMade = source.includes(`\`${scene}.\${name}\``);
       expect(isPart || isMade || source.includes(`'${name}'`), name).toBe(true);
     }

@@ -42,7 +42,7 @@ describe('the program of a scene', () => {
     expect(Number(printedBy('jobs', jobPrograms(12)[0]!))).toBeGreaterThan(0.98);
   }, 60_000);
 
-  // tests/native/page_code.test.mjs compiles them, and compares what they print.
+  // tests/native/page_code.test.mjs compiles the C++ program, and compares the numbers that both programs print.
   it('is the one that the native tests compile', async () => {
     await expect(javaScript(input)).toMatchFileSnapshot('../sections/programs/story.mjs.txt');
     await expect(cPlusPlus(input)).toMatchFileSnapshot('../sections/programs/story.cc.txt');
