@@ -296,6 +296,7 @@ export const tests = [
       const rowOf = (selector) => page.$eval(selector, (mark) => (mark.hidden ? null : mark.style.transform));
       const before = await rowOf('#step-detail .map-mark-cell');
       await (await page.$$('.token'))[0].click();
+      await settled(page);
       assert.notEqual(await rowOf('#step-detail .map-mark-cell'), before, 'the step map follows the strip');
 
       const cell = await page.$eval('#gallery .card:nth-child(2) [role=gridcell][aria-colindex="3"]', (element) => {

@@ -16,7 +16,7 @@ import { saveButtons, showMatrix } from '../../maps/map_frame.js';
 import { layoutOf } from '../../maps/map_layout.js';
 import { createMap, type Cell } from '../../maps/matrix_map.js';
 import { isPerHead, viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, whenViewed, withNumbers, withResult, type App } from '../../state/app.js';
+import { chosen, inView, isCurrent, update, whenViewed, withNumbers, withResult, type App } from '../../state/app.js';
 import type { PageState, StepId } from '../../state/page_state.js';
 import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
@@ -237,7 +237,8 @@ function stepDetail(app: App): HTMLElement {
     const result = app.result.get();
     if (result && differs('part')) write(result);
     if (differs('step', 'head', 'part', 'stepView')) show();
-    if (previous && differs('step', 'part')) void play();
+    // The numbers that move are those of the present choices, not of a result that is about to be replaced.
+    if (previous && differs('step', 'part') && isCurrent(result, app)) void play();
     else if (differs('query', 'key')) explainSoon();
   });
   new ResizeObserver(() => {
