@@ -19,6 +19,10 @@ export interface GivenHeads {
   /** Rotates queries and keys by their positions. */
   readonly rope?: RopeRotation | undefined;
   readonly names: readonly string[];
+  /** What was measured of each head; undefined if nothing was. */
+  readonly lines?: readonly string[];
+  /** Indices of the tokens that the model reads only by their form, because its vocabulary lacks them. */
+  readonly unknown?: readonly number[];
   /** The model, the layer and the text of these heads, in one sentence for the page. */
   readonly line: string;
   readonly layer: number;

@@ -42,7 +42,7 @@ export function nextWords(app: App): HTMLElement {
     const next = result?.next;
     if (!next) return;
     // The word in view may be an earlier one.
-    setText(title, `Next word after ${tokenNames(result.tokens).at(-1)}`);
+    setText(title, `Next word after “${tokenNames(result.tokens).at(-1)}”`);
     rows.forEach(({ button, name, fill, share }, i) => {
       const { word, share: part } = next.words[i]!;
       setText(name, word);

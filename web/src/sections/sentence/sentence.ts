@@ -7,7 +7,7 @@ import { el, setText } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { inView, update, whenViewed, type App } from '../../state/app.js';
 import { liveMaps } from './live_maps.js';
-import { captionOf } from './looks.js';
+import { captionOf, marksOf } from './looks.js';
 import { nextWords } from './next_words.js';
 import { tokenStrip } from './token_strip.js';
 
@@ -88,7 +88,7 @@ function presetLine(app: App): HTMLElement {
     const result = app.result.get();
     const { query, text, source } = app.state.get();
     const pick = query === null ? ` Click a word to look from there${source === 'novels' ? ', or change one above' : ''}.` : '';
-    setText(line, result ? captionOf(result, inView(app, result).query, text) + pick : '');
+    setText(line, result ? captionOf(result, inView(app, result).query, text) + marksOf(result, inView(app, result).query) + pick : '');
   });
   whenViewed(app, show);
   return line;
