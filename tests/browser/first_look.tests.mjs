@@ -62,7 +62,7 @@ export const tests = [
     },
   })),
   {
-    name: 'the small model: a pressed word is written and the next ones follow; a muted head and a changed word change them',
+    name: 'the words model: a pressed word is written and the next ones follow; a muted head and a changed word change them',
     essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { fresh: true });

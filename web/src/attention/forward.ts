@@ -65,7 +65,7 @@ export function createForward(mh: Multihead, words = (): string => '') {
         split: splitOf(mh, trace.q, input.splitHeads),
       };
     });
-    const next = asked.reads === undefined ? null : read!.next(numbers.trace.output);
+    const next = asked.reads === undefined ? (asked.given?.next ?? null) : read!.next(numbers.trace.output);
     return { ...input, embedDim, headDim, weights, ...numbers, next, backend: mh.backend, memory: mh.memory() };
   }
 

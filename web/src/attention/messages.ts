@@ -27,6 +27,8 @@ export interface GivenHeads {
   readonly line: string;
   readonly layer: number;
   readonly layers: number;
+  /** What the model predicts after the text, whatever is bent; undefined for none. */
+  readonly next?: NextWords | undefined;
   /** True if they do not train. */
   readonly steady?: boolean;
 }
@@ -71,10 +73,13 @@ export interface Split {
   readonly refusal: string;
 }
 
-/** What the words model predicts after the last token. */
+/** What a model predicts after the last token. */
 export interface NextWords {
-  /** The likeliest words, the first one first, with their shares of 1. */
-  readonly words: readonly { readonly word: string; readonly share: number }[];
+  /**
+   * The likeliest words, the first one first, with their shares of 1. `written`: what one adds to the text; empty for what cannot be
+   * written, undefined for a word of the words model.
+   */
+  readonly words: readonly { readonly word: string; readonly share: number; readonly written?: string }[];
   /** The share of all words that its vocabulary lacks. */
   readonly unknown: number;
 }
@@ -97,7 +102,7 @@ export interface ForwardResult extends ForwardInput {
   /** The pass without any bend; null if nothing is bent. */
   readonly straight: Straight | null;
   readonly split: Split;
-  /** Null for heads other than the words model's. */
+  /** Null if no language model is shown. */
   readonly next: NextWords | null;
   readonly backend: Backend;
   /** mh.memory() after the pass. */
