@@ -54,6 +54,8 @@ export class ModelSession {
   #readsText = false;
   #files: GivenFiles | undefined;
   #noSteps = '';
+  /** The tokens of tokenizer.json, read for the first part of a character. */
+  #vocabulary: Promise<ReadonlyMap<number, string>> | undefined;
   /** The layer whose heads were read last. */
   #layer: { readonly place: number; readonly headsOf: Awaited<ReturnType<typeof readLayer>> } | undefined;
   #generation: AsyncGenerator<GeneratedToken> | undefined;
@@ -241,7 +243,7 @@ export class ModelSession {
     void this.#generation?.return(undefined);
     this.#endGeneration();
     this.#model?.dispose();
-    this.#layer = this.#laboratory = undefined;
+    this.#layer = this.#laboratory = this.#vocabulary = undefined;
     this.#model = undefined;
   }
 
@@ -263,7 +265,17 @@ export class ModelSession {
     const model = this.#opened();
     const decoded = await model.decode([id]);
     const ends = decoded === '' && spelled === undefined && model.info.endIds.includes(id);
-    return ends ? 'end of the text' : labelOf(id, decoded, spelled);
+    return ends ? 'end of the text' : labelOf(id, decoded, decoded.includes('\ufffd') ? (spelled ?? (await this.#spelling(id))) : spelled);
+  }
+
+  /** A token as tokenizer.json spells it; undefined without that file. */
+  async #spelling(id: number): Promise<string | undefined> {
+    const file = this.#files?.files.find(({ path }) => path === 'tokenizer.json')?.file;
+    this.#vocabulary ??= file?.text().then((text) => {
+      const { vocab } = (JSON.parse(text) as { model: { vocab: Record<string, number> | [token: string, score: number][] } }).model;
+      return new Map(Array.isArray(vocab) ? vocab.map(([token], at) => [at, token]) : Object.entries(vocab).map(([token, at]) => [at, token]));
+    });
+    return (await this.#vocabulary?.catch(() => undefined))?.get(id);
   }
 
   async #encode(text: string): Promise<Encoded> {

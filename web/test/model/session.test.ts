@@ -112,6 +112,16 @@ describe('a model that the visitor brought', () => {
     session.close();
   });
 
+  it('shows the bytes of a token that is a part of a character', async () => {
+    // 120 bytes above 127, as byte-level BPE spells them.
+    const from = (code: number, count: number): string[] => Array.from({ length: count }, (_, i) => String.fromCodePoint(code + i));
+    const bytes = [...from(0x122, 26), ...from(0xa1, 12), ...from(0xae, 82)];
+    const { session } = await opened('gpt2', { 'tokenizer.json': bytePairTokenizer(bytes, 120) });
+    expect((await session.attend('é')).labels).toEqual(['⟨C3⟩', '⟨A9⟩']);
+    for (const { label } of (await session.start('é'))!.likeliest) expect(label).toMatch(/^⟨[89A-F][\dA-F]⟩$/);
+    session.close();
+  });
+
   it('compares sentences', async () => {
     const { session } = await opened('bert', { 'tokenizer.json': wordTokenizer(['the', 'black', 'cat', 'sat', 'dog']) });
     const { shape, data } = await session.compare(['the cat', 'the black dog sat', 'the cat']);
