@@ -244,10 +244,20 @@ export async function eventually(holds, what = String(holds)) {
 }
 
 /**
- * Waits until `condition` holds in the page. Puppeteer's waitForFunction() would compile the condition in the page, and
- * Firefox 140 treats that as an eval of the page, which the security policy forbids.
+ * Waits until `condition` holds in the page; an error has what the page says. Puppeteer's waitForFunction() would compile the condition in the
+ * page, and Firefox 140 treats that as an eval of the page, which the security policy forbids.
  */
-export const until = (page, condition) => eventually(() => page.evaluate(condition), String(condition));
+export async function until(page, condition) {
+  try {
+    await eventually(() => page.evaluate(condition), String(condition).replace(/\s+/g, ' '));
+  } catch (error) {
+    const said = await page
+      .$$eval('[role=status], [role=alert]', (lines) => lines.map(({ textContent }) => textContent.trim()).filter(Boolean))
+      .catch(String);
+    error.message += `; the page says ${JSON.stringify(said)} at ${page.url()}`;
+    throw error;
+  }
+}
 
 /** Waits until the service worker has its copy of the page and answers the page's requests. */
 export const offlineCopyReady = (page) =>
