@@ -19,7 +19,7 @@ export const results = at('build/test-results');
 export const PATIENCE = 120_000;
 
 /** For tests whose workers nothing starts again: what run.mjs repeats them for. */
-export const lostWorkers = { firefox: 'Firefox 153 never starts 3 of 100 workers, in a page with nothing else, too' };
+export const lostWorkers = { firefox: 'Firefox 153 does not return from 1 of 50 new Worker() in a worker, in a page with nothing else, too' };
 
 /** Opens a page that is not given up before PATIENCE. */
 export async function patientPage(context) {

@@ -5,7 +5,6 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
   eventually,
-  lostWorkers,
   offlineCopyReady,
   openPage,
   patientPage,
@@ -101,7 +100,6 @@ async function useEverything(page) {
 export const tests = [
   {
     name: 'nothing that the page and its workers do violates their policy, and the policy forbids markup, scripts and policies of others',
-    browserBug: lostWorkers, // of measurements
     async run({ browser, kind }) {
       const server = await startReportingServer();
       const { page, close } = await openPage(browser, `${server.url}#speed=sentence`, { prepare: watch });
