@@ -3,17 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import {
-  eventually,
-  offlineCopyReady,
-  openPage,
-  patientPage,
-  settled,
-  snapshot,
-  startBrokenServer,
-  startServer,
-  until,
-} from './harness.mjs';
+import { eventually, offlineCopyReady, openPage, patientPage, settled, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
 import { startPlainServer } from './hosts.mjs';
 
 const inPage =
