@@ -146,7 +146,7 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    * cached keys and values the heads that it computes: about 1/n. Several workers need shared memory: Node has it, and a page that is
    * cross-origin isolated; elsewhere there is one worker. If no worker can be started, as in a service worker, the model
    * lives on the calling thread. {@link Model.workers} says how many there are. Default: none, and passes block the calling
-   * thread.
+   * thread. Firefox 153 never returns from 1 of 50 `new Worker()` in a worker: there, open such a model on the page's thread.
    */
   readonly workers?: number | 'all' | undefined;
   /**
