@@ -134,7 +134,7 @@ export const tests = [
     name: `letters of ${letters} %: nothing is cut or beside the page, and controls are large enough, ${width} px`,
     skip: (kind) => kind === 'firefox' && width !== 360 && 'the same page as in Chromium',
     async run({ browser, url }) {
-      const state = 'causal=1&query=6&key=5&edits=h1q5k2w0.5&splitHeads=7&train=induction';
+      const state = 'causal=1&query=6&key=5&edits=h1q5k2w0.5&train=induction';
       const { page, close } = await openPage(browser, `${url}#${state}`, { width, height: 780 });
       await page.evaluate((size) => (document.documentElement.style.fontSize = `${size}%`), letters);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());

@@ -223,12 +223,11 @@ export const tests = [
       for (const section of ['#bend', '#your-sentence']) {
         assert.deepEqual(await numbersIn(section), [...trace.weights.data.subarray(0, n * n)], section);
       }
-      assert.deepEqual(await numbersIn('#reveal'), [...trace.q.data]);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await until(page, () => window.multiheadPage.training().status === 'paused');
       const untrained = await numbersIn('#train');
       assert.equal(untrained.length, 32 * 32);
-      for (const section of ['#your-sentence', '#bend', '#reveal', '#train', '#gallery .card-mean']) {
+      for (const section of ['#your-sentence', '#bend', '#train', '#gallery .card-mean']) {
         await press(page, `${section} .save:first-child`);
         const { width, height } = await page.evaluate(async () => {
           const { width, height } = await createImageBitmap(window.saved.at(-1));
@@ -275,7 +274,6 @@ export const tests = [
       for (const [place, field, tables, pictures = tables] of [
         ['#your-sentence', 'liveView', 1, 4],
         ['#steps', 'stepView', 1],
-        ['#reveal', 'revealView', 8],
         ['#gallery', 'galleryView', 5],
         ['#bend', 'bendView', 1],
         ['#train', 'trainView', 4],

@@ -3,7 +3,7 @@
 import { formatNumber } from '../base/format.js';
 import type { Theme } from '../dom/theme.js';
 import { axesOf, hatchedAs, type Axes } from './cell_text.js';
-import { colorScale, headScale, weightScale, type Color, type ScaleName } from './color_scale.js';
+import { colorScale, weightScale, type Color, type ScaleName } from './color_scale.js';
 import { family, shortened, strongSpacing, textWidth, type Layout } from './map_layout.js';
 
 /** A named range of columns. */
@@ -104,7 +104,7 @@ function colorsOf(view: MatrixView, theme: Theme): Color[] {
   const limit = view.scale === 'weights' ? 1 : largestOf(view);
   const { headOf, cols } = view;
   if (headOf) {
-    const color = view.scale === 'weights' ? weightScale(theme) : headScale(theme, limit);
+    const color = weightScale(theme);
     return Array.from(view.data, (value, i) => color(value, headOf(Math.floor(i / cols), i % cols)));
   }
   return Array.from(view.data, colorScale(theme, view.scale, limit));

@@ -7,7 +7,7 @@ import { carries, explain } from '../../src/sections/steps/explain.js';
 
 const tokens = 'I saw the dog and the dog ran'.split(' ');
 const plain: ForwardInput = {
-  ...{ tokens, heads: ['previous', 'first', 'same', 'nearby'], causal: false, bend: unbent, splitHeads: 8 },
+  ...{ tokens, heads: ['previous', 'first', 'same', 'nearby'], causal: false, bend: unbent },
 };
 
 let forward: (input: ForwardInput) => ForwardResult;

@@ -6,7 +6,7 @@ import { headName as nameOf } from '../../attention/patterns.js';
 import { formatNumber, formatShape } from '../../base/format.js';
 import { createHeadPicker } from '../../controls/head_picker.js';
 import { createViewSwitch } from '../../controls/choice.js';
-import { el, pairOf, panel, refill, rich, setText, word } from '../../dom/dom.js';
+import { el, pairOf, panel, refill, rich, setText, word, type Child } from '../../dom/dom.js';
 import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { cellText } from '../../maps/cell_text.js';
@@ -45,6 +45,9 @@ function stack(name: string) {
     },
   };
 }
+
+/** A link to the scene of the story that shows this step alone. */
+const sceneOf = ({ scene }: Step): Child[] => (scene ? [' ', el('a', { href: `?scene=${scene}` }, 'Try it as a scene.')] : []);
 
 /** The formula of a part, for the current mask and divisor. */
 function formulaOf({ formula: name }: Part, { causal, bend, given }: ForwardResult): FormulaName {
@@ -119,7 +122,10 @@ function stepDetail(app: App): HTMLElement {
     steps.forEach((step, index) => {
       texts
         .layer(step.id)
-        .replaceChildren(el('h3', {}, `${index + 1}. ${step.title}`), el('p', { class: 'lead step-text' }, ...rich(step.text(result))));
+        .replaceChildren(
+          el('h3', {}, `${index + 1}. ${step.title}`),
+          el('p', { class: 'lead step-text' }, ...rich(step.text(result)), ...sceneOf(step)),
+        );
       formulas.layer(step.id).replaceChildren(formula(formulaOf(chosenPart(step), result)));
     });
   }
