@@ -55,7 +55,7 @@ export const tests = [
         const value = trace.weights.data[(2 * n + row) * n + col];
         return `head 3, query ${tokens[row]}, key ${tokens[col]}, ${col > row ? 'masked, 0' : value.toFixed(2)}`;
       };
-      const grids = await page.$$('#gallery [role=grid]');
+      const grids = await page.$$('#live-map [role=grid]');
       assert.equal(await grids[2].evaluate((grid) => grid.querySelectorAll('[tabindex="0"]').length), 1);
       await (await grids[2].$('[tabindex="0"]')).focus();
       let [row, col] = [0, 0];
@@ -219,7 +219,7 @@ export const tests = [
         }, within);
       assert.deepEqual(await stray('body'), []);
       await page.evaluate(() => void (document.querySelector('.more').open = true));
-      for (const section of ['.more', '#gallery', '#steps']) {
+      for (const section of ['.more', '#steps']) {
         const numbers = await page.evaluateHandle(
           (inside) => [...document.querySelectorAll(`${inside} .segments button`)].find(({ textContent }) => textContent === 'Numbers'),
           section,

@@ -8,7 +8,6 @@ export const placeNames: Readonly<Record<PlaceId, string>> = {
   'your-sentence': 'Sentence',
   steps: 'Steps',
   gallery: 'Heads',
-  bend: 'Bend',
   train: 'Train',
   generate: 'Generate',
   own: 'Your model',

@@ -4,7 +4,6 @@ import '../below.css';
 import type { App } from '../state/app.js';
 import { tables } from '../maps/map_frame.js';
 import { matrixTable } from '../maps/matrix_table.js';
-import { bendSection } from './bend/bend.js';
 import { gallerySection } from './gallery/gallery.js';
 import { ownModelSection } from './own/own_model.js';
 import { speedSection } from './speed/speed.js';
@@ -21,7 +20,6 @@ export { addMore } from './sentence/more.js';
 export const sections: readonly ((app: App) => HTMLElement)[] = [
   stepSection,
   gallerySection,
-  bendSection,
   trainSection,
   generateSection,
   ownModelSection,

@@ -16,7 +16,6 @@ const titles: { readonly [name in FieldName]: string } = {
   },
   liveView: 'colors or numbers',
   ...{ step: 'step', part: 'matrix', stepView: 'colors or numbers' },
-  ...{ galleryView: 'colors or numbers', bendView: 'colors or numbers' },
   ...{ window: 'window', temperature: 'temperature', divisor: 'divisor', muted: 'muted heads', withoutOutput: 'W_O', edits: 'set weights' },
   ...{
     model: 'model',

@@ -17,7 +17,7 @@ export const stepIds = ['x', 'project', 'split', 'scores', 'scale', 'mask', 'sof
 export type StepId = (typeof stepIds)[number];
 
 /** The sections of the page, in its order. An address may name one: "#train", or "at=train" among other parts. */
-export const placeIds = ['your-sentence', 'steps', 'gallery', 'bend', 'train', 'generate', 'own', 'speed', 'use-it'] as const;
+export const placeIds = ['your-sentence', 'steps', 'gallery', 'train', 'generate', 'own', 'speed', 'use-it'] as const;
 export type PlaceId = (typeof placeIds)[number];
 
 const partsOf = (hash: string): string[] => hash.replace(/^#/, '').split('&');
@@ -25,9 +25,10 @@ const partsOf = (hash: string): string[] => hash.replace(/^#/, '').split('&');
 /** Sections of earlier versions, with the section and the step that show the same now. */
 const former: Readonly<Record<string, { readonly place: PlaceId; readonly step: StepId } | undefined>> = {
   reveal: { place: 'steps', step: 'split' },
+  bend: { place: 'steps', step: 'scale' },
 };
 /** Fields of earlier versions. An address may still have them; nothing reads them. */
-const formerFields = ['splitHeads', 'splitApart', 'wrongReshape', 'revealView'];
+const formerFields = ['splitHeads', 'splitApart', 'wrongReshape', 'revealView', 'galleryView', 'bendView'];
 
 const formerOfPart = (part: string) => former[part.replace(/^at=/, '')];
 const placeOfPart = (part: string): PlaceId | undefined => placeIds.find((id) => part === id || part === `at=${id}`) ?? formerOfPart(part)?.place;
@@ -78,9 +79,6 @@ export const fields = {
   /** The matrix shown, in the steps that have q, k and v. */
   part: oneOf(['q', 'k', 'v'], 'q'),
   stepView: oneOf(viewNames, 'colors'),
-  // Head gallery
-  galleryView: oneOf(viewNames, 'colors'),
-  // Bend it
   /** Number of words on each side that a query sees; −1 for all. */
   window: integer(-1, maxWindow, unbent.window),
   temperature: number(...temperatureRange, unbent.temperature),
@@ -88,7 +86,6 @@ export const fields = {
   muted: indices(mostHeads),
   withoutOutput: flag(unbent.withoutOutput),
   edits: weightEdits(mostHeads, maxTokens, maxEdits),
-  bendView: oneOf(viewNames, 'colors'),
   // Your own model
   /** Name of the model; empty if there is none. The address does not hold its files. */
   model: textUpTo(maxNameCharacters, ''),

@@ -42,7 +42,8 @@ describe('explain', () => {
   it('has a sentence for every step, and counts from 1', () => {
     const result = run();
     for (const name of tracedSteps) {
-      expect(explain(result, name, { row: 6, col: 2, head: 1 }).why.length, name).toBeGreaterThan(5);
+      const { first = '', why } = explain(result, name, { row: 6, col: 2, head: 1 });
+      expect((first + why).length, name).toBeGreaterThan(5);
     }
     expect(explain(result, 'kHeads', { row: 0, col: 0, head: 1 }).why).toContain('column 17 of k');
     expect(explain(result, 'merged', { row: 0, col: 16, head: 0 }).why).toMatch(/^Head 2 .*column 1 /);
@@ -70,6 +71,10 @@ describe('explain', () => {
     const { why, terms } = explain(run(), 'weights', { row: 6, col: 5, head: 0 });
     expect(why).toMatch(/^e⁰ ÷ 1\.\d+\. The row’s largest score, \d+\.\d+, is subtracted first; the result is the same\.$/);
     expect(numberOf(terms!().total)).toBeCloseTo(1, 3);
+    const { bars, whole } = explain(run(), 'weights', { row: 6, col: 5, head: 0 });
+    expect(bars!.map(({ key }) => key)).toEqual([...bars!.map(({ key }) => key)].sort((a, b) => a - b));
+    expect(Math.max(...bars!.map(({ share }) => share))).toBe(1);
+    expect(whole!.weights.reduce((a, b) => a + b)).toBeCloseTo(1, 5);
   });
 });
 
