@@ -61,6 +61,10 @@ describe('explain', () => {
     const at = { row: 6, col: 2, head: 0 };
     expect(explain(run(), 'scaledScores', at).why).toMatch(/divided by √16 = 4\.$/);
     expect(explain(run({}, { divisor: 'model', temperature: 2 }), 'scaledScores', at).why).toMatch(/√64 = 8 and the temperature 2\.$/);
+    // The bars of a row shrink by the divisor, and hidden ones are gone.
+    for (const { share, start } of explain(run(), 'scaledScores', at).bars!) expect(share).toBeCloseTo(start! / 4, 6);
+    const masked = explain(run({ causal: true }), 'maskedScores', at).bars!.filter(({ key }) => key > 6);
+    expect(masked.every(({ share, note }) => share === -Infinity && note === '−∞')).toBe(true);
     const edits = [{ head: 0, query: 6, key: 2, weight: 0.5 }];
     expect(explain(run({}, { edits }), 'weights', at).why).toMatch(/by hand/);
     expect(explain(run({}, { muted: [1] }), 'merged', { ...at, col: 20 }).why).toMatch(/^Head 2 is muted/);

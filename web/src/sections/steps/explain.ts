@@ -139,9 +139,9 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
         right: { label: `key of ${names[col]}`, data: rowOf(trace.kHeads, head, col) },
       });
     case 'scaledScores':
-      return { why: scaling(result, place) };
+      return { why: scaling(result, place), bars: rowBars(result, place, 'scores', 'scaledScores') };
     case 'maskedScores':
-      return { why: masking(result, place) };
+      return { why: masking(result, place), bars: rowBars(result, place, 'scaledScores', 'maskedScores') };
     case 'weights':
       return softmax(result, place);
     case 'headsOut':
@@ -172,6 +172,22 @@ export function divisorOf({ bend, headDim, embedDim }: ForwardResult): { words: 
   const words = { head: rootOf(headDim), model: rootOf(embedDim), none: '1' }[bend.divisor];
   if (bend.temperature === 1) return { words, value: base };
   return { words: `${words} and the temperature ${bend.temperature}`, value: base * bend.temperature };
+}
+
+/** The row's scores before and after a step, on one scale: a full bar is the largest score before. Negative scores have no bar. */
+function rowBars(
+  { trace, tokens }: ForwardResult,
+  { row, head }: Place,
+  before: 'scores' | 'scaledScores',
+  after: 'scaledScores' | 'maskedScores',
+): Bar[] {
+  const names = tokenNames(tokens);
+  const [from, to] = [rowOf(trace[before], head, row), rowOf(trace[after], head, row)];
+  const most = Math.max(...from.map(Math.abs)) || 1;
+  const largest = [...from.keys()].sort((a, b) => from[b]! - from[a]!).slice(0, mostBars);
+  return largest
+    .sort((a, b) => a - b)
+    .map((key) => ({ key, label: names[key]!, share: to[key]! / most, start: from[key]! / most, note: f(to[key]!, 2) }));
 }
 
 function scaling(result: ForwardResult, { row, col, head }: Place): string {

@@ -60,7 +60,7 @@ export const steps: readonly Step[] = [
     symbol: 'split',
     text: ({ headDim, given }) =>
       `Each head gets ${headDim} columns of q, k and v and works on its own from here. x itself is never split, and no number moves.` +
-      (given?.rope ? ' This model also turns each query and key by an angle that grows with its position (RoPE).' : ''),
+      (given?.rope ? ' RoPE turns each query and key by its position.' : ''),
     parts: letters.map((name) => ({ label: name, trace: `${name}Heads`, formula: 'split' })),
     axes: 'batch, heads, tokens, d_head',
     scene: 'split',
