@@ -40,6 +40,8 @@ export const FAULTS = named([
   ['package', 'bindings/src/models/workers/worker_group.ts', 'workers of a closed model go on', '      port.end();\n', ''],
   ['package', 'bindings/src/command/heads.ts', 'maps of a chart do not get smaller with the number of heads', 'mostSide(layers.length * columnHeads.length)', 'mostSide(layers.length)'],
   ['package', 'bindings/src/pool/worker/part.ts', 'a pool ignores outDtype', 'out: operandAt(nowhere, outDtype, shapes.out),\n      lse: ifWanted', "out: operandAt(nowhere, 'f32', shapes.out),\n      lse: ifWanted"],
+  ['page', 'web/src/sections/steps/thread.ts', 'the thread follows the smallest product', 'if (Math.abs(valueAt(i)) > Math.abs(valueAt(best))) best = i;', 'if (Math.abs(valueAt(i)) < Math.abs(valueAt(best))) best = i;'],
+  ['page', 'web/src/sections/gallery/questions.ts', 'the guess asks about a row in view', 'if (query === inView || visible < 3) return [];', 'if (visible < 3) return [];'],
   ['page', 'web/src/controls/choice.ts', 'a switch that shows the opposite of its field is drawn wrongly', '    box.checked = state[field] === shows;', '    box.checked = state[field] === true;'],
   ['page', 'web/src/sections/own/own_overview.ts', 'a model with another number of heads keeps the maps of the one before', 'JSON.stringify([layers, heads, written, written && order])', 'JSON.stringify([layers, written, written && order])'],
   ['page', 'web/src/state/app.ts', 'a broken link is not reported', 'createStore<readonly string[]>(first.broken)', 'createStore<readonly string[]>([])'],

@@ -72,9 +72,11 @@ describe('the address', () => {
     expect(fromHash('#head=2&at=own')).toEqual({ state: { ...defaultsOf('rules'), head: 1 }, broken: [] });
     expect(['#train', '#head=2&at=own', '#head=2', '#at=nowhere'].map(placeIn)).toEqual(['train', 'own', undefined, undefined]);
     expect(fromHash('#splitHeads=7&revealView=numbers&at=reveal')).toEqual({ state: { ...defaults, step: 'split' }, broken: [] });
-    expect(['#reveal', '#step=x&at=reveal'].map((hash) => [placeIn(hash), fromHash(hash).state.step])).toEqual([
+    const placesAndSteps = ['#reveal', '#step=x&at=reveal', '#galleryView=numbers&at=bend'].map((hash) => [placeIn(hash), fromHash(hash).state.step]);
+    expect(placesAndSteps).toEqual([
       ['steps', 'split'],
       ['steps', 'x'],
+      ['steps', 'scale'],
     ]);
     expect(fromHash('#at=nowhere').broken).toEqual(['"at"']);
   });
