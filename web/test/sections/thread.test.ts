@@ -34,7 +34,9 @@ describe('the thread', () => {
       const { product, lit } = explain(result, name, { ...cellOf(thread, name, result.headDim), head: 2 });
       expect(product!.left.data[lit!], name).toBe(number(before));
     }
-    expect(Math.abs(number('output'))).toBeGreaterThan(0);
+    const { col } = cellOf(thread, 'merged', result.headDim);
+    const { product, lit } = explain(result, 'output', { ...cellOf(thread, 'output', result.headDim), head: 2 }, col);
+    expect([lit, product!.left.data[lit!]]).toEqual([col, number('merged')]);
   });
 
   it('says for every step how the number goes on, with the numbers of the engine', () => {

@@ -49,12 +49,12 @@ export interface Whole {
 }
 
 export interface Explanation {
-  /** The largest product, whose left operand is the number of the step before. It begins the sentence `why`. */
+  /** The product whose left operand is the number of the step before. It begins the sentence `why`. */
   readonly first?: string;
   /** One or two sentences. rich() shows the Q of W_Q as a subscript and the x of e^{x} as a power. */
   readonly why: string;
   readonly product?: Product;
-  /** Column of the largest product. */
+  /** Column of the product `first`. */
   readonly lit?: number;
   readonly whole?: Whole;
   readonly bars?: readonly Bar[];
@@ -65,11 +65,11 @@ export interface Explanation {
 
 const signed = (value: number, digits = 2) => (value < 0 ? `(${f(value, digits)})` : f(value, digits));
 
-/** The three largest terms of a dot product, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
-function sumOf({ left, right }: Product): Pick<Explanation, 'first' | 'why' | 'lit'> {
+/** The three largest terms of a dot product, that of `lead` first, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
+function sumOf({ left, right }: Product, lead?: number): Pick<Explanation, 'first' | 'why' | 'lit'> {
   const products = Array.from(left.data, (value, i) => ({ a: value, b: right.data[i]!, i }))
     .filter(({ a, b }) => Math.abs(a * b) >= 5e-4)
-    .sort((p, q) => Math.abs(q.a * q.b) - Math.abs(p.a * p.b));
+    .sort((p, q) => Number(q.i === lead) - Number(p.i === lead) || Math.abs(q.a * q.b) - Math.abs(p.a * p.b));
   const [first, ...others] = products.slice(0, 3).map(({ a, b }) => `${signed(a)}·${signed(b)}`);
   if (first === undefined) return { why: 'Every product is 0.' };
   const more = products.length - 1 - others.length;
@@ -89,8 +89,8 @@ function termsOf({ left, right }: Product): Terms {
   };
 }
 
-function dotProduct(product: Product, bias?: number): Explanation {
-  const { why, ...sum } = sumOf(product);
+function dotProduct(product: Product, bias?: number, lead?: number): Explanation {
+  const { why, ...sum } = sumOf(product, lead);
   return {
     ...sum,
     why: why + (bias === undefined ? '' : `, and then the bias ${signed(bias, 3)} is added.`),
@@ -99,7 +99,8 @@ function dotProduct(product: Product, bias?: number): Explanation {
   };
 }
 
-export function explain(result: ForwardResult, name: keyof Trace, place: Place): Explanation {
+/** `lead`: the column of the merged heads whose product begins the sum of an output; by default that of the largest product. */
+export function explain(result: ForwardResult, name: keyof Trace, place: Place, lead?: number): Explanation {
   const { row, col, head } = place;
   const { trace, tokens, heads, weights, bend, given, embedDim, headDim } = result;
   const names = tokenNames(tokens);
@@ -162,6 +163,7 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
           right: { label: `W_O, row ${col + 1}`, data: weights.outProj.subarray(col * wide, (col + 1) * wide) },
         },
         weights.outBias?.[col],
+        lead,
       );
   }
 }

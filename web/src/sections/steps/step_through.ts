@@ -227,7 +227,9 @@ function stepDetail(app: App): HTMLElement {
     const from = view.rowLabels[cell.row]!;
     const place = view.colLabels ? pairOf(from, view.colLabels[cell.col]!) : [word(from), `, column ${cell.col + 1}`];
     const value = formatNumber(numberAt(result, name, thread.head, cell));
-    explanation.show(place, value, explain(result, name, { ...cell, head: thread.head }), cell === own ? goesOn(result, name, thread) : '');
+    const isOwn = cell === own;
+    const lead = isOwn ? cellOf(thread, 'merged', result.headDim).col : undefined;
+    explanation.show(place, value, explain(result, name, { ...cell, head: thread.head }, lead), isOwn ? goesOn(result, name, thread) : '');
   });
 
   /** Shows by movement how the step makes its matrix. */
