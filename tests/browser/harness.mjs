@@ -338,5 +338,5 @@ export async function toggle(page, selector) {
   await settled(page);
 }
 
-/** The pixels of the gallery's canvases. */
-export const pictures = (page) => page.evaluate(() => [...document.querySelectorAll('#gallery .map canvas')].map((canvas) => canvas.toDataURL()));
+/** The pixels of the maps of all heads. */
+export const pictures = (page) => page.evaluate(() => [...document.querySelectorAll('#live-map .map canvas')].map((canvas) => canvas.toDataURL()));

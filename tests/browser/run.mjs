@@ -31,7 +31,6 @@ import { tests as page } from './page.tests.mjs';
 import { tests as policy } from './policy.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
 import { tests as print } from './print.tests.mjs';
-import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
@@ -52,7 +51,6 @@ const tests = [
   ...maps,
   ...print,
   ...bend,
-  ...reveal,
   ...training,
   ...trainingAccess,
   ...generation,

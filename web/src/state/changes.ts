@@ -16,8 +16,6 @@ const titles: { readonly [name in FieldName]: string } = {
   },
   liveView: 'colors or numbers',
   ...{ step: 'step', part: 'matrix', stepView: 'colors or numbers' },
-  ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colors or numbers' },
-  ...{ galleryView: 'colors or numbers', bendView: 'colors or numbers' },
   ...{ window: 'window', temperature: 'temperature', divisor: 'divisor', muted: 'muted heads', withoutOutput: 'W_O', edits: 'set weights' },
   ...{
     model: 'model',
