@@ -52,9 +52,8 @@ export class CoreLoader implements WeightLoader {
   readonly needed: Int32Array;
   readonly #runtime: Runtime;
   readonly #loader: Int32;
-  #piece: Block = { address: 0, bytes: 0 };
-
   readonly #keeps: boolean;
+  #piece: Block = { address: 0, bytes: 0 };
 
   /** `keeps`: false if the weights do not stay in the core. */
   constructor(runtime: Runtime, input: LoaderInput, keeps = true) {

@@ -169,13 +169,12 @@ export async function openGpuLoader(runtime: Runtime, cpu: Place | undefined, si
     try {
       return new AutoLoader(await cpu.openLoader(input), gpu, reason);
     } catch (error) {
-      if (gpu === undefined) throw error;
       // A model that is too large for WebAssembly may fit on the GPU.
-      if ((error as MultiheadError).code === 'E_MEMORY') {
+      if (gpu !== undefined && (error as MultiheadError).code === 'E_MEMORY') {
         cpu.abandon();
         return gpu;
       }
-      gpu.dispose();
+      gpu?.dispose();
       throw error;
     }
   };
