@@ -22,6 +22,7 @@ import { tests as hosting } from './hosting.tests.mjs';
 import { tests as firstLook } from './first_look.tests.mjs';
 import { tests as laboratory } from './laboratory.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
+import { tests as modelGpu } from './model_gpu.tests.mjs';
 import { tests as modelWorkers } from './model_workers.tests.mjs';
 import { tests as monkey } from './monkey.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
@@ -67,6 +68,7 @@ const tests = [
   ...packaged,
   ...pool,
   ...modelWorkers,
+  ...modelGpu,
 ];
 /**
  * Tests of layout, keyboard, printing, policies, caches, workers and numbers, in which engines differ. Firefox runs

@@ -25,7 +25,7 @@ const titles: { readonly [name in FieldName]: string } = {
     ownText: 'text',
     ownSentences: 'sentences',
   },
-  ...{ ownWeights: 'type of weights', ownView: 'colors or numbers', ownSort: 'order of the heads' },
+  ...{ ownWeights: 'type of weights', ownDevice: 'device', ownView: 'colors or numbers', ownSort: 'order of the heads' },
   ...{ labTexts: 'sentences', labWords: 'words', labChange: 'change of the model', labFactor: 'change of the model' },
   ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', trainLayer: 'layer in view', rate: 'learning rate' },
   ...{

@@ -7,6 +7,7 @@ import { novelsTexts, presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
 import { quoted } from '../base/format.js';
 import { maxNameCharacters, maxPatches, scoreNames } from '../model/limits.js';
+import { deviceChoices } from '../model/place.js';
 import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';
 import { sequenceLength } from '../training/messages.js';
@@ -98,6 +99,8 @@ export const fields = {
   /** Sentences to compare, one a line; empty for a sample. */
   ownSentences: textUpTo(maxCharacters, ''),
   ownWeights: oneOf(weightChoices, 'auto'),
+  /** Where the model computes. */
+  ownDevice: oneOf(deviceChoices, 'auto'),
   ownView: oneOf(viewNames, 'colors'),
   /** What the heads of the model are sorted by. */
   ownSort: oneOf(['layer', ...scoreNames], 'layer'),
