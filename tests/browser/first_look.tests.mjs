@@ -57,12 +57,12 @@ export const tests = [
         /weights, trained .* it has learned how her sentences go, not what they mean/,
       );
       assert.equal(await page.$eval('.strip-looks', (line) => line.textContent), `${tokens.at(-1)}₉ looks at`);
-      assert.match(await page.$eval('.preset-line', (line) => line.textContent), /^From Mr\.₉: head/);
+      assert.match(await page.$eval('.preset-line', (line) => line.textContent), /^From “Mr\.₉”: head/);
       await close();
     },
   })),
   {
-    name: 'the small model: a pressed word is written and the next ones follow; a muted head and a changed word change them',
+    name: 'the words model: a pressed word is written and the next ones follow; a muted head and a changed word change them',
     essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { fresh: true });
@@ -82,6 +82,12 @@ export const tests = [
       // Another name is copied, too.
       await setSentence(page, 'Mr. Darcy came in. Emma looked at Mr.');
       assert.equal((await nextOf(page))[0][0], 'Darcy', 'another name');
+      await page.click('#undo');
+      await until(page, () => document.querySelector('#sentence').value.startsWith('Mr. Elton'));
+      await setSentence(page, 'Emma saw a quokka');
+      assert.deepEqual(await page.$$eval('.token.is-unknown', (list) => list.map((each) => each.textContent)), ['quokka']);
+      assert.match(await page.$eval('.preset-line', (line) => line.textContent), /This model has not learned “quokka” \(dotted\)/);
+      assert.match(await page.$eval('.live-title', ({ title }) => title), /^copies: \d.* followed the same word last time/);
       await page.click('#undo');
       await until(page, () => document.querySelector('#sentence').value.startsWith('Mr. Elton'));
       await settled(page);
@@ -203,7 +209,7 @@ export const tests = [
       }
       assert.match(
         await page.$eval('.preset-line', (line) => line.textContent),
-        /^From dog₇: head 1 looks at the₆, head 2 at I, head 4 at several words, head 3 is muted\.$/,
+        /^From “dog₇”: head 1 looks at “the₆”, head 2 at “I”, head 4 at several words, head 3 is muted\.$/,
       );
       await close();
     },

@@ -165,6 +165,8 @@ export const tests = [
       const { page, complaints, close } = await openPage(browser, `${url}#text=the+black+cat+sat+on+the+mat`);
       const remove = await openModel(page, small);
       await choose(page, 'model');
+      assert.match(await page.$eval('#sentence', ({ value }) => value), /^When Mary and John went to the store/, 'a text of its own');
+      await setSentence(page, 'the black cat sat on the mat');
       const shown = await seen(page);
       assert.deepEqual(shown.words, ['the', '·black', '·cat', '·sat', '·on', '·the', '·mat']);
       assert.deepEqual(shown.maps, ['head 1', 'head 2', 'head 3']);
@@ -191,34 +193,34 @@ export const tests = [
     },
   },
   {
-    name: 'heads: the small English model drives the first screen; a link that names it opens it, with its layer and text',
+    name: 'heads: the little Llama drives the first screen; a link that names it opens it, with its layer and text',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#source=rules`);
       const rules = await seen(page);
       await page.$eval('#own-english', (button) => button.click());
       await mapShown(page);
       await choose(page, 'model');
-      // It brings its own text, its second layer and the word on which its heads differ most.
-      assert.match(await lineOf(page), /^Layer 2 of small English model/);
+      // It brings its own text, its second layer and the words that it would write next.
+      assert.match(await lineOf(page), /^Layer 2 of the little Llama/);
       assert.match((await seen(page)).words.join(''), /^·Emma·walked/);
-      const differs = () =>
-        page.evaluate(() => {
-          const { trace, meanWeights, tokens } = window.multiheadPage.snapshot();
-          const count = tokens.length;
-          const sums = new Float64Array(count);
-          trace.weights.data.forEach(
-            (weight, i) => (sums[Math.floor(i / count) % count] += Math.abs(weight - meanWeights.data[i % (count * count)])),
-          );
-          const shown = [...document.querySelectorAll('.token')].findIndex((token) => token.ariaPressed === 'true');
-          return [shown, sums.indexOf(Math.max(...sums))];
-        });
-      const [word, farthest] = await differs();
-      assert.equal(word, farthest);
+      const text = () => page.$eval('#sentence', ({ value }) => value);
+      const bars = () => page.$$eval('.next:not([hidden]) .next-word', (list) => list.map(({ textContent }) => textContent));
+      assert.equal(await page.$eval('.preset:not([hidden]):not(.is-own)', ({ textContent }) => textContent), await text());
+      const nexts = await bars();
+      const [next] = nexts;
+      assert.match(next, /^·[A-Z]/, 'a name');
+      const before = await text();
+      await page.click('.next-bar');
+      await settled(page);
+      assert.equal(await text(), before + next.replace('·', ' '));
+      assert.notDeepEqual(await bars(), nexts, 'the next ones follow');
+      await page.click('#undo');
+      await settled(page);
       await choose(page, 'rules');
       assert.deepEqual((await seen(page)).words, rules.words, 'hand-built heads have their example again');
       await page.goto('about:blank');
       await page.goto(`${url}#source=model&model=small+English+model&ownLayer=1&causal=1&text=She+was+very+glad+to+see+her`);
-      await until(page, () => document.querySelector('#source-line')?.textContent.startsWith('Layer 1 of small English model'));
+      await until(page, () => document.querySelector('#source-line')?.textContent.startsWith('Layer 1 of the little Llama'));
       await settled(page);
       const shown = await seen(page);
       assert.deepEqual([rules.maps[0], shown.maps], ['Previous word', ['head 1', 'head 2', 'head 3', 'head 4']]);
@@ -227,7 +229,7 @@ export const tests = [
       assert.match(shown.program, /embedDim: 96, numHeads: 4, headDim: 24, bias: false, rope: \{ style: 'half', base: 10000 \}/);
       await page.select('#source-layer', '1');
       await settled(page);
-      assert.match(await lineOf(page), /^Layer 2 of small English model/);
+      assert.match(await lineOf(page), /^Layer 2 of the little Llama/);
       await close();
     },
   },

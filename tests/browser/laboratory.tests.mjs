@@ -44,7 +44,7 @@ const shown = (value) => value.toFixed(3).replace(/^-(0\.0+)$/, '$1');
 
 const see = (page, selector) => page.$eval(selector, (element) => element.scrollIntoView({ block: 'center' }));
 
-/** Opens the small English model and its laboratory. */
+/** Opens the little Llama and its laboratory. */
 async function openEnglish(browser, url, hash = '', options = {}) {
   const opened = await openPage(browser, `${url}#model=small+English+model${hash}`, options);
   await mapShown(opened.page);

@@ -574,7 +574,7 @@ export const tests = [
       }),
   },
   {
-    name: 'the small English model: fetched when chosen, its heads, sorted too, and likeliest tokens, and without a network',
+    name: 'the little Llama: fetched when chosen, its heads, sorted too, and likeliest tokens, and without a network',
     async run({ browser }) {
       const server = await startServer();
       const { page, origins, close } = await openPage(browser, server.url);

@@ -30,14 +30,14 @@ export const linesOf = (heads, chance) =>
 
 const KINDS = {
   pairs: {
-    title: 'A small English model',
+    title: 'The little Llama, a small English model',
     what: 'A Llama of',
     place: 'for the page',
     command: '`npm run train-english`',
     vocabulary: 'tokens of byte pairs, learned from the training part',
   },
   words: {
-    title: 'The model of the first screen',
+    title: 'The words model of the first screen',
     what: 'Attention without MLPs:',
     place: 'for the first screen of the page',
     command: '`npm run train-english -- --model words`',

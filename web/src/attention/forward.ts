@@ -64,7 +64,7 @@ export function createForward(mh: Multihead, words = (): string => '') {
         ...aboutWeights(mh, trace.weights, input.tokens),
       };
     });
-    const next = asked.reads === undefined ? null : read!.next(numbers.trace.output);
+    const next = asked.reads === undefined ? (asked.given?.next ?? null) : read!.next(numbers.trace.output);
     return { ...input, embedDim, headDim, weights, ...numbers, next, backend: mh.backend, memory: mh.memory() };
   }
 

@@ -19,10 +19,16 @@ export interface GivenHeads {
   /** Rotates queries and keys by their positions. */
   readonly rope?: RopeRotation | undefined;
   readonly names: readonly string[];
+  /** What was measured of each head; undefined if nothing was. */
+  readonly lines?: readonly string[];
+  /** Indices of the tokens that the model reads only by their form, because its vocabulary lacks them. */
+  readonly unknown?: readonly number[];
   /** The model, the layer and the text of these heads, in one sentence for the page. */
   readonly line: string;
   readonly layer: number;
   readonly layers: number;
+  /** What the model predicts after the text, whatever is bent; undefined for none. */
+  readonly next?: NextWords | undefined;
   /** True if they do not train. */
   readonly steady?: boolean;
 }
@@ -55,10 +61,13 @@ export const tracedSteps = [
 
 export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
 
-/** What the words model predicts after the last token. */
+/** What a model predicts after the last token. */
 export interface NextWords {
-  /** The likeliest words, the first one first, with their shares of 1. */
-  readonly words: readonly { readonly word: string; readonly share: number }[];
+  /**
+   * The likeliest words, the first one first, with their shares of 1. `written`: what one adds to the text; empty for what cannot be
+   * written, undefined for a word of the words model.
+   */
+  readonly words: readonly { readonly word: string; readonly share: number; readonly written?: string }[];
   /** The share of all words that its vocabulary lacks. */
   readonly unknown: number;
 }
@@ -80,7 +89,7 @@ export interface ForwardResult extends ForwardInput {
   readonly meanWeights: Matrix;
   /** The pass without any bend; null if nothing is bent. */
   readonly straight: Straight | null;
-  /** Null for heads other than the words model's. */
+  /** Null if no language model is shown. */
   readonly next: NextWords | null;
   readonly backend: Backend;
   /** mh.memory() after the pass. */

@@ -105,10 +105,8 @@ export function createNovels(mh: Multihead, text: string) {
         ...{ key: `novels ${layer} ${tokens.join(' ')}`, tokens, x: normed(hidden, weights['norm1.weight'].data) },
         ...{ embedDim: width, headDim: width / numHeads, rope, layer, layers: numLayers },
         weights: { qProj: part(0), kProj: part(1), vProj: part(2), outProj: weights['self_attn.out_proj.weight'].data },
-        names: ofLayer(names),
-        line: ofLayer(lines)
-          .map((line, head) => `Head ${head + 1}: ${line}.`)
-          .join(' '),
+        ...{ names: ofLayer(names), lines: ofLayer(lines), line: '' },
+        unknown: [...tokens.keys()].filter((at) => idOf(tokens[at]!) < classes.length),
       };
       return {
         given,

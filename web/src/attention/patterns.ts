@@ -154,9 +154,14 @@ export const colorOf = (head: number): PatternId => patternIds[head % patternIds
 
 export interface NamedHeads {
   readonly heads: readonly PatternId[];
-  readonly given?: { readonly names: readonly string[] } | null | undefined;
+  readonly given?: { readonly names: readonly string[]; readonly lines?: readonly string[] } | null | undefined;
 }
 export const headName = ({ heads, given }: NamedHeads, head: number): string => given?.names[head] ?? patternOf(heads[head]!).name;
+/** The name of a head, and its rule or what was measured of it. */
+export function aboutHead(named: NamedHeads, head: number): string {
+  const line = named.given ? named.given.lines?.[head] : patternOf(named.heads[head]!).line;
+  return `${headName(named, head)}${line ? `: ${line}` : ''}`;
+}
 
 export interface ModuleWeights {
   /** (H·headDim, embedDim) */

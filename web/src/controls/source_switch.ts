@@ -7,8 +7,9 @@ import { update, type App } from '../state/app.js';
 import type { HeadSource } from '../state/heads.js';
 import { novelsLayers, sourceNames, type SourceName } from '../state/page_state.js';
 
-const titles: Readonly<Record<SourceName, string>> = { novels: 'small model', rules: 'hand-built', trained: 'trained here', model: 'your model' };
-const ofNovels = '98,000 weights, trained with this library on Jane Austen’s novels: it has learned how her sentences go, not what they mean.';
+const titles: Readonly<Record<SourceName, string>> = { novels: 'words model', rules: 'hand-built', trained: 'trained here', model: 'your model' };
+const ofNovels =
+  '98,000 weights, trained with this library on the words of Jane Austen’s novels: it has learned how her sentences go, not what they mean.';
 const ways = { trained: ['#train', 'Train below first'], model: ['#own', 'Open one below'] } as const;
 
 /** Reason why a source has no heads; empty if it has. */

@@ -1,9 +1,7 @@
-// The small English model that comes with the page, in the folder english; `npm run train-english` makes it.
+// The little Llama, a small English model that comes with the page, in the folder english; `npm run train-english` makes it.
 
+import { englishName } from './limits.js';
 import type { GivenFile, GivenFiles } from './messages.js';
-
-/** Its name in addresses. */
-export const englishName = 'small English model';
 
 /** The text that it reads first. It names people of the novels, one of them twice. */
 export const englishText = 'Emma walked to the house with Mr. Knightley. She was very glad to see Mr.';

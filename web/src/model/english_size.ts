@@ -1,4 +1,4 @@
-// The size of the small English model, which its button says before anything else of it is loaded.
+// The size of the little Llama, which its button says before anything else of it is loaded.
 
 /** Megabytes of its files. */
 export const englishMegabytes = 0.9;

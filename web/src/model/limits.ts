@@ -1,5 +1,6 @@
 // Limits on what an address and the page say about a model, and the texts of sizes and names.
 
+import type { ModelInfo } from 'multihead/models';
 import { printable } from '../base/format.js';
 
 /** Maximum length of a model's name in the address. */
@@ -15,6 +16,9 @@ export const maxPatches = 4096;
 export const scoreNames = ['previous', 'first', 'itself', 'induction', 'entropy'] as const;
 export type ScoreName = (typeof scoreNames)[number];
 
+/** True for models that continue a text. */
+export const isWriter = ({ output, causal, encoder }: ModelInfo): boolean => output === 'languageModel' && causal && encoder === undefined;
+
 /** The part of a model's name that the address holds. */
 export const nameInAddress = (model: { readonly name: string }): string => model.name.slice(0, maxNameCharacters);
 
@@ -28,5 +32,8 @@ export const warningOf = (bytes: number, memory: number): string =>
     ? ` It takes about ${formatBytes(bytes)}, much for a page on this device: if the page ends, choose int4 under “Memory”, or a smaller model.`
     : '';
 
-/** A name as the page shows it. */
-export const shownName = (model: { readonly name: string }): string => printable(model.name);
+/** The name of the little Llama in addresses. */
+export const englishName = 'small English model';
+
+/** A name as the page shows it. The words model of the first screen has read the same novels, so the little Llama has a name of its own. */
+export const shownName = (model: { readonly name: string }): string => (model.name === englishName ? 'the little Llama' : printable(model.name));

@@ -3,14 +3,14 @@
 import { openModel, type GeneratedToken, type Model, type ModelArray, type ModelImage, type OpenModelOptions } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
 import { printable } from '../base/format.js';
-import type { LayerHeads } from '../attention/messages.js';
+import type { LayerHeads, NextWords } from '../attention/messages.js';
 import { failureOf, type Failure } from '../workers/protocol.js';
-import { englishName } from './english.js';
+import { englishName } from './limits.js';
 import { isGguf, weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
 import { Laboratory } from './laboratory.js';
 import { configOf, readLayer, whyNot } from './layer_heads.js';
-import { formatBytes, mostTokens } from './limits.js';
+import { formatBytes, isWriter, mostTokens } from './limits.js';
 import type { Change, GivenFile, GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
 import { isOfGpu, lossOf, placeOf, refusalOf, type DeviceChoice, type ModelPlace } from './place.js';
 import { weightsFor, type WeightChoice } from './weights.js';
@@ -179,12 +179,28 @@ export class ModelSession {
   async heads(text: string, layer: number): Promise<LayerHeads> {
     const model = this.#opened();
     if (this.#noSteps) throw new Error(this.#noSteps);
-    const { ids, labels } = await this.#read(text);
+    const { ids, labels, found } = await this.#read(text);
     if (ids.length === 0) throw new Error('There is no text for the model');
     const place = Math.min(layer, model.info.numLayers - 1);
     if (this.#layer?.place !== place) this.#layer = { place, headsOf: await readLayer(this.#files!, model.info, place) };
-    const { hiddenStates } = await model.forward(ids, { return: ['hiddenStates'] });
-    return this.#layer.headsOf(labels, checked(hiddenStates));
+    const { headsOf } = this.#layer;
+    if (!this.#readsText || !isWriter(model.info))
+      return headsOf(labels, checked((await model.forward(ids, { return: ['hiddenStates'] })).hiddenStates));
+    const { hiddenStates, logits } = await model.forward(ids, { return: ['hiddenStates', 'logits'] });
+    return { ...headsOf(labels, checked(hiddenStates)), next: found > ids.length ? undefined : await this.#nextWords(ids, logits.data) };
+  }
+
+  /** The likeliest next tokens by the logits after the last token, and what each adds to the text. */
+  async #nextWords(ids: readonly number[], logits: Float32Array): Promise<NextWords> {
+    const model = this.#opened();
+    const begun = await model.decode(ids);
+    const likeliest = shares(logits.subarray(-model.info.vocabSize)).map(async ({ at, share }) => {
+      const whole = await model.decode([...ids, at]);
+      // A part of a character cannot be written.
+      const written = whole.startsWith(begun) && !whole.endsWith('\ufffd') ? whole.slice(begun.length) : '';
+      return { word: await this.#label(at), share, written };
+    });
+    return { words: await Promise.all(likeliest), unknown: 0 };
   }
 
   /** The first tokens of a text. */
@@ -273,12 +289,7 @@ export class ModelSession {
     const model = this.#opened();
     if (model.info.output !== 'classification') return [];
     const { data } = await model.logits(ids, { image });
-    const top = Math.max(...data);
-    const sum = data.reduce((total, value) => total + Math.exp(value - top), 0);
-    return [...data.keys()]
-      .sort((a, b) => data[b]! - data[a]!)
-      .slice(0, mostLikely)
-      .map((at) => ({ label: printable(model.labels[at]!), share: Math.exp(data[at]! - top) / sum }));
+    return shares(data).map(({ at, share }) => ({ label: printable(model.labels[at]!), share }));
   }
 
   #opened(): Model {
@@ -309,6 +320,14 @@ export class ModelSession {
     checkRange(model, ids, false);
     return { ids, tokens: undefined };
   }
+}
+
+/** The places of the largest logits, with their softmax probabilities. */
+function shares(logits: Float32Array): { at: number; share: number }[] {
+  const top = logits.reduce((most, value) => Math.max(most, value), -Infinity);
+  const sum = logits.reduce((total, value) => total + Math.exp(value - top), 0);
+  const sorted = [...logits.keys()].sort((a, b) => logits[b]! - logits[a]!);
+  return sorted.slice(0, mostLikely).map((at) => ({ at, share: Math.exp(logits[at]! - top) / sum }));
 }
 
 /** Throws if a weight is not a number. */

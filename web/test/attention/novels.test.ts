@@ -9,6 +9,7 @@ import { colorOf } from '../../src/attention/patterns.js';
 import { novelsTexts } from '../../src/attention/presets.js';
 import { split } from '../../src/attention/tokens.js';
 import { classes, vocabularyOf } from '../../src/attention/vocabulary.js';
+import { marksOf } from '../../src/sections/sentence/looks.js';
 import { withWord } from '../../src/sections/sentence/next_words.js';
 
 const file = readFileSync(new URL('../../src/novels/novels.txt', import.meta.url), 'utf8');
@@ -53,7 +54,7 @@ describe('the words model', () => {
     const plain = reference({ x: trace.x.data, n, embedDim: 64, headDim: 16, heads: 4, causal: true, weights });
     expect(trace.q.data.every((value, i) => Math.abs(value - plain['q']![i]!) < 1e-4)).toBe(true);
     expect(given!.names).toHaveLength(4);
-    expect(given!.line).toMatch(/^Head 1: .* Head 4: /);
+    expect(given!.lines).toHaveLength(4);
   });
 
   it('copies: a name that followed the same word before is likely, and less so without the heads that copy', () => {
@@ -72,6 +73,16 @@ describe('the words model', () => {
     expect(['The', 'THE', 'the', 'don’t', 'Walked'].map(idOf)).toEqual([first, first + 1, first + 1, first + 2, first + 3]);
     const unknown = ['!?', '12', 'Anne’s', 'Anne', "dog's", 'going', 'asked', 'kindly', 'kindness', 'useful', 'larger', 'dogs', 'dog'];
     expect(unknown.map(idOf)).toEqual(classes.map((_, i) => i));
+  });
+
+  it('tells the words that it has not learned, and the line says so', () => {
+    const result = run('She went to the Quokka with 12 quokkas');
+    expect(result.given!.unknown).toEqual([4, 6, 7]);
+    expect(marksOf(result, 7)).toBe(
+      ' This model has not learned “Quokka”, “12”, “quokkas” (dotted): of such words it reads only the form, such as the ending.',
+    );
+    expect(marksOf(run('She went to the'), 3)).toBe('');
+    expect(marksOf(run('She went to the'), 1)).toBe(' Struck words are hidden from it.');
   });
 
   it('writes words with spaces and signs without', () => {

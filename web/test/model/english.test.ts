@@ -1,7 +1,8 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { describe, expect, it, vi } from 'vitest';
 import { openModel } from 'multihead/models';
-import { englishFiles, englishName, englishText, qualityIn, qualityOf, type Measured } from '../../src/model/english.js';
+import { englishFiles, englishText, qualityIn, qualityOf, type Measured } from '../../src/model/english.js';
+import { englishName } from '../../src/model/limits.js';
 import { englishMegabytes } from '../../src/model/english_size.js';
 import { given } from './given.js';
 
@@ -17,7 +18,7 @@ const serve = (missing = '') =>
 
 const measured: Measured = { trainingTokens: 1_056_195, heldOut: { perplexity: 41.6, perplexityOfWords: 335.2 } };
 
-describe('the small English model', () => {
+describe('the little Llama', () => {
   it('has at most 1 MB of files, which the button rounds to a tenth', () => {
     const bytes = names.reduce((sum, name) => sum + statSync(new URL(name, folder)).size, 0);
     expect(bytes).toBeLessThanOrEqual(1_000_000);
@@ -56,7 +57,7 @@ describe('the small English model', () => {
   });
 });
 
-describe('the quality of the small English model', () => {
+describe('the quality of the little Llama', () => {
   it('is said in words', () => {
     expect(qualityOf(measured)).toMatch(/1\.1 million tokens .* perplexity is 42 a token and 335 a word/);
   });

@@ -53,7 +53,14 @@ describe('the heads of a layer of a model', () => {
     const session = new ModelSession();
     const tokenizer = bytePairTokenizer(['the', ' cat', ' sat']);
     await session.open(given({ ...changed('gpt2', { scale_attn_by_inverse_layer_idx: false }), 'tokenizer.json': tokenizer }), 'auto');
-    expect((await session.heads('the cat sat', 1)).tokens).toEqual(['the', '·cat', '·sat']);
+    const { tokens, next } = await session.heads('the cat sat', 1);
+    expect(tokens).toEqual(['the', '·cat', '·sat']);
+    // The bars of the first screen: what the model continues with, from whatever layer, and what each adds to the text.
+    const { likeliest } = (await session.start('the cat sat'))!;
+    expect(next!.words.map(({ word }) => word)).toEqual(likeliest.map(({ label }) => label));
+    next!.words.forEach(({ share }, i) => expect(share).toBeCloseTo(likeliest[i]!.share, 6));
+    for (const { word, written } of next!.words) expect(['', word.replace('·', ' ')]).toContain(written);
+    expect((await session.heads('the cat sat'.repeat(40), 1)).next).toBeUndefined();
     session.close();
   });
 

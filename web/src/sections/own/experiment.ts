@@ -23,7 +23,7 @@ export interface ExperimentModel extends ProgramModel {
   readonly key: string;
   readonly view: ViewName;
   readonly samples: readonly [string, string];
-  /** True for the small English model, whose experiments are ready. */
+  /** True for the little Llama, whose experiments are ready. */
   readonly ready: boolean;
 }
 

@@ -11,9 +11,9 @@ import { el, setText } from '../../dom/dom.js';
 import { changeOf, samples } from './change.js';
 import { connect } from '../../model/client.js';
 import { droppedFiles, type Dropped } from '../../model/dropped.js';
-import { englishFiles, englishLayer, englishName, englishText, qualityIn } from '../../model/english.js';
+import { englishFiles, englishLayer, englishText, qualityIn } from '../../model/english.js';
 import { select, weightBytes } from '../../model/folder_files.js';
-import { formatBytes, mostTokens, nameInAddress, shownName, warningOf } from '../../model/limits.js';
+import { englishName, formatBytes, isWriter, mostTokens, nameInAddress, shownName, warningOf } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
 import { deviceChoices, type DeviceChoice, type ModelPlace } from '../../model/place.js';
 import { bytesAs, mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
@@ -132,9 +132,6 @@ export function openedModel(app: App, tell: Tell) {
     return opened?.readsText === false ? sampleIds : text;
   }
 
-  /** True for models that the laboratory takes. */
-  const isWriter = ({ info }: OpenedModel): boolean => info.output === 'languageModel' && info.causal && info.encoder === undefined;
-
   /** The open head. */
   function openPlace(): { layer: number; head: number } {
     const { ownLayer, ownHead } = app.state.get();
@@ -245,12 +242,13 @@ export function openedModel(app: App, tell: Tell) {
       const line = `Layer ${layer.layer + 1} of ${name}, on your sentence in its own tokens${readsText ? '' : ' (without tokenizer.json, on the tokens 1 to 8)'}.`;
       return { ...layer, steady: true, key: `model ${version} ${layer.layer} ${text}`, names, line };
     };
-    app.sources.set({ ...app.sources.get(), model: noSteps || { version, causal: info.causal, opening: isEnglish() ? englishText : '', read } });
+    const opening = isEnglish() ? englishText : readsText && isWriter(info) ? samples.text[0] : '';
+    app.sources.set({ ...app.sources.get(), model: noSteps || { version, causal: info.causal, opening, read } });
   }
 
   function showInfo(model: OpenedModel): void {
     const { info, weights: type, readsText } = model;
-    laboratoryPlace.hidden = steering.hidden = !isWriter(model);
+    laboratoryPlace.hidden = steering.hidden = !isWriter(info);
     facts.textContent = factsOf(info, type, weightBytes(files!), readsText || info.takesPixels);
     fieldName.textContent = readsText ? 'Text for this model' : `Numbers of tokens for this model, 0 to ${info.vocabSize - 1}`;
     picture.classList.toggle('is-narrow', info.numHeads <= 12);
@@ -321,8 +319,8 @@ export function openedModel(app: App, tell: Tell) {
   /** `asked`: the visitor has pressed its button; an address that names it has its texts, too. */
   async function openEnglish(asked: boolean): Promise<void> {
     const before = openings;
-    tell('Loading the small English model …');
-    if (!opened) giveNone('The small English model is being read');
+    tell('Loading the little Llama …');
+    if (!opened) giveNone('The little Llama is being read');
     try {
       const given = await englishFiles(document.baseURI);
       if (before !== openings) return;
@@ -362,7 +360,7 @@ export function openedModel(app: App, tell: Tell) {
     elements: [bar.element, kept.element, body, about],
     /** Opens the model among these files and folders, or adds them to the files of the model that is open. */
     take: (given: Dropped): void => void take(given),
-    /** Fetches and opens the small English model. */
+    /** Fetches and opens the little Llama. */
     tryEnglish: (): void => void openEnglish(true),
   };
 }

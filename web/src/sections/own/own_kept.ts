@@ -3,10 +3,9 @@
 
 import { messageOf, quoted } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
-import { englishName } from '../../model/english.js';
 import { forget, keep, keptFiles } from '../../model/kept.js';
 import { allBytes } from '../../model/folder_files.js';
-import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
+import { englishName, formatBytes, nameInAddress, shownName } from '../../model/limits.js';
 import type { GivenFiles } from '../../model/messages.js';
 import type { App } from '../../state/app.js';
 
@@ -27,7 +26,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, 
     const { model } = app.state.get();
     const inUse = used !== undefined && nameInAddress(used) === model;
     const isKept = kept !== null && (!inUse || kept.name === used!.name);
-    // The address alone opens the small English model again.
+    // The address alone opens the little Llama again.
     element.hidden = inUse ? model === englishName : kept === null && model === '';
     openIt.hidden = inUse || kept === null;
     keepIt.hidden = !inUse && kept === null;
@@ -42,7 +41,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, 
     if (isKept) {
       return `${shownName(kept!)} is kept in this browser, ${formatBytes(allBytes(kept!))}. Only this page can read it.`;
     }
-    if (!inUse && model === englishName) return 'This address was made with the small English model. Try it to see its heads.';
+    if (!inUse && model === englishName) return 'This address was made with the little Llama. Try it to see its heads.';
     return inUse
       ? `After a reload the page asks for the files again. Keeping it in this browser takes ${formatBytes(allBytes(used!))}.`
       : `This address was made with a model named ${quoted(model, 40)}, which is not part of it: files never leave a browser. Choose that model to see its heads.`;

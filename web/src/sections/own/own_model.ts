@@ -18,14 +18,26 @@ export function ownModelSection(app: App): HTMLElement {
     el('label', { for: 'model-files' }, filesInput, el('strong', {}, 'its files')),
     ', or drop them anywhere on this page: config.json, the .safetensors files and tokenizer.json, as Hugging Face stores a model, or a GGUF file.',
   );
-  const english = el('button', { class: 'secondary', id: 'own-english' }, `Try a small English model (${englishMegabytes} MB)`);
+  const english = el('button', { class: 'secondary', id: 'own-english' }, `Try the little Llama (${englishMegabytes} MB)`);
   const status = el('p', { class: 'hint own-status', role: 'status' });
   const tell: Tell = (text, failed = false) => {
     status.textContent = text;
     status.className = `hint own-status${failed ? ' notice is-failure' : ''}`;
   };
   const lead = 'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.';
-  const section = panel('own', { title: 'Your own model', lead }, zone, el('p', { class: 'own-sample' }, 'No model at hand? ', english), status);
+  const section = panel(
+    'own',
+    { title: 'Your own model', lead },
+    zone,
+    el(
+      'p',
+      { class: 'own-sample' },
+      'No model at hand? ',
+      english,
+      ' It has read the same novels as the words model of the first screen, but in pieces of words.',
+    ),
+    status,
+  );
 
   let loading: Promise<OpenedModelView> | undefined;
 

@@ -1,4 +1,4 @@
-// Experiments that work on the small English model. Their figures were measured on the ends of the novels, which the model has not
+// Experiments that work on the little Llama. Their figures were measured on the ends of the novels, which the model has not
 // seen: tests/support/english_experiments.mjs prints them. With another model, measure again.
 
 import type { PageState } from '../../state/page_state.js';

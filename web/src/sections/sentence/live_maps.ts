@@ -1,11 +1,11 @@
 // Small maps next to the sentence, one for each head in its color, and the weights of the pair that is pointed at or chosen.
 
 import type { ForwardResult } from '../../attention/messages.js';
-import { headName, patternIds, type PatternId } from '../../attention/patterns.js';
+import { aboutHead, headName, patternIds, type PatternId } from '../../attention/patterns.js';
 import { tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/choice.js';
-import { el, headBadge, pairOf, refill, setText } from '../../dom/dom.js';
+import { el, headBadge, pairOf, refill, setAll, setText } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { cellText, hatchedAs } from '../../maps/cell_text.js';
 import type { MatrixView } from '../../maps/heat_map.js';
@@ -77,6 +77,7 @@ export function liveMaps(app: App) {
       const id = heads[index]!;
       const isMuted = muted.includes(index);
       setText(small.name, `${headName(named, index)}${isMuted ? ', muted' : ''}`);
+      setAll(small.button, { title: aboutHead(named, index) });
       small.badge.className = `badge head-${id}`;
       small.element.className = `live-card head-${id}${isMuted ? ' is-muted' : ''}`;
       small.button.setAttribute('aria-pressed', String(index === head));

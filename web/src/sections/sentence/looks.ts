@@ -5,6 +5,7 @@ import { largestIndex, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { presetOf } from '../../attention/presets.js';
 import { tokenize, tokenNames } from '../../attention/tokens.js';
+import { listed } from '../../base/format.js';
 
 /** The key with the largest weight in the row of one head. */
 export interface Look {
@@ -25,7 +26,7 @@ export function looksFrom({ trace, heads, bend }: ForwardResult, query: number):
 export const mostWeight = 0.5;
 
 /**
- * Says where each head looks from a word: "From saw: heads 1 and 2 look at I, head 3 at itself." An example's own line is
+ * Says where each head looks from a word: "From “saw”: heads 1 and 2 look at “I”, head 3 at itself." An example's own line is
  * used where it is true: with the example's heads and mask, for its word, and if nothing is bent.
  *
  * @param text the text field's, which may be newer than the result
@@ -39,13 +40,22 @@ export function captionOf(result: ForwardResult, query: number, text: string): s
   const places = new Map<string, number[]>();
   const muted: number[] = [];
   looksFrom(result, query).forEach((look, head) => {
-    const place = look.weight < mostWeight ? 'several words' : look.key === query ? 'itself' : names[look.key]!;
+    const place = look.weight < mostWeight ? 'several words' : look.key === query ? 'itself' : `“${names[look.key]!}”`;
     if (look.muted) muted.push(head + 1);
     else places.set(place, [...(places.get(place) ?? []), head + 1]);
   });
   const parts = [...places].map(([place, those], i) => `${headsInWords(those)} ${i > 0 ? '' : those.length > 1 ? 'look ' : 'looks '}at ${place}`);
   if (muted.length > 0) parts.push(`${headsInWords(muted)} ${muted.length > 1 ? 'are' : 'is'} muted`);
-  return `From ${names[query]}: ${parts.join(', ')}.`;
+  return `From “${names[query]}”: ${parts.join(', ')}.`;
+}
+
+/** What the marks of the words mean that the page draws now: struck and dotted ones. */
+export function marksOf({ tokens, trace, given }: ForwardResult, query: number): string {
+  const scores = trace.maskedScores.data.subarray(query * tokens.length, (query + 1) * tokens.length);
+  const unknown = [...new Set(given?.unknown?.map((at) => `“${tokens[at]}”`))];
+  const dotted =
+    unknown.length > 0 && ` This model has not learned ${listed(unknown)} (dotted): of such words it reads only the form, such as the ending.`;
+  return (scores.includes(-Infinity) ? ' Struck words are hidden from it.' : '') + (dotted || '');
 }
 
 /** "head 1", "heads 1, 2 and 4". */

@@ -27,8 +27,11 @@ export function addMore(app: App): void {
 function measured(app: App): HTMLElement {
   const line = el('p', { class: 'hint' });
   app.result.watch((result) => {
-    line.hidden = !result?.next;
-    if (result?.next) line.textContent = `Measured on text that it was not trained on. ${result.given!.line}`;
+    const { names = [], lines = [] } = result?.given ?? {};
+    line.hidden = lines.length === 0;
+    const copies = 'A head that copies looks at what followed the same word last time, and makes that word likelier here. ';
+    const measured = lines.map((each, head) => `Head ${head + 1}: ${each}.`).join(' ');
+    line.textContent = `${names.includes('copies') ? copies : ''}Measured on text that the model was not trained on: ${measured}`;
   });
   return line;
 }

@@ -1,5 +1,6 @@
-// The likeliest next words of the words model as bars: pressing one writes it at the end of the text.
+// The likeliest next words of the words model, or of the visitor's, as bars: pressing one writes it at the end of the text.
 
+import { isUnbent } from '../../attention/bend.js';
 import { maxTokens, tokenNames } from '../../attention/tokens.js';
 import { formatPercent } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
@@ -30,30 +31,35 @@ export function nextWords(app: App): HTMLElement {
   const isFull = (): boolean => (app.result.get()?.tokens.length ?? 0) >= maxTokens;
 
   function write(index: number): void {
-    const word = app.result.get()?.next?.words[index]?.word;
-    if (word === undefined || isFull()) return;
-    written = word;
-    update(app, { text: withWord(app.state.get().text, word), query: null, key: null });
+    const next = app.result.get()?.next?.words[index];
+    if (next === undefined || next.written === '' || isFull()) return;
+    written = next.word;
+    const { text } = app.state.get();
+    update(app, { text: next.written === undefined ? withWord(text, next.word) : text + next.written, query: null, key: null });
   }
 
   function draw(): void {
-    element.hidden = app.state.get().source !== 'novels' || (app.result.get() === null && app.state.get().text.trim() === '');
+    const { source, text } = app.state.get();
     const result = app.result.get();
     const next = result?.next;
-    if (!next) return;
+    const ofNovels = source === 'novels';
+    // Numbers of the source before are still there while a model reads.
+    element.hidden = result ? !next || ofNovels !== (result.reads !== undefined) : !ofNovels || text.trim() === '';
+    if (!next || element.hidden) return;
     // The word in view may be an earlier one.
-    setText(title, `Next word after ${tokenNames(result.tokens).at(-1)}`);
+    setText(title, `Next word after “${tokenNames(result.tokens).at(-1)}”`);
     rows.forEach(({ button, name, fill, share }, i) => {
-      const { word, share: part } = next.words[i]!;
+      const { word, share: part, written: writes } = next.words[i] ?? { word: '', share: 0 };
       setText(name, word);
       setText(share, formatPercent(part));
       fill.style.width = `${(100 * part).toFixed(1)}%`;
       button.setAttribute('aria-label', `Write “${word}”, ${formatPercent(part)}`);
-      button.setAttribute('aria-disabled', String(isFull()));
+      button.setAttribute('aria-disabled', String(isFull() || writes === ''));
     });
     const listed = next.words.reduce((sum, { share }) => sum + share, 0);
     const others = formatPercent(Math.max(0, 1 - listed - next.unknown));
-    setText(rest, `others ${others}, words it does not know ${formatPercent(next.unknown)}`);
+    const bent = isUnbent(result.bend) ? '' : ', with nothing bent';
+    setText(rest, `others ${others}${ofNovels ? `, words it does not know ${formatPercent(next.unknown)}` : bent}`);
     const best = next.words.slice(0, 3).map(({ word, share }) => `${word} ${formatPercent(share)}`);
     if (written) setText(said, `${written} is written. Next: ${best.join(', ')}.`);
     written = '';

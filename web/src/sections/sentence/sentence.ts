@@ -7,7 +7,7 @@ import { el, setText } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { inView, update, whenViewed, type App } from '../../state/app.js';
 import { liveMaps } from './live_maps.js';
-import { captionOf } from './looks.js';
+import { captionOf, marksOf } from './looks.js';
 import { nextWords } from './next_words.js';
 import { tokenStrip } from './token_strip.js';
 
@@ -55,24 +55,38 @@ function presetRow(app: App): HTMLElement {
   const row = el('div', { class: 'presets', role: 'group', 'aria-label': 'Example sentences' });
   let own = '';
   const ownButton = el('button', { class: 'preset is-own', onclick: () => update(app, { text: own, query: null, key: null }) });
+  const opening = (): string => {
+    const { model } = app.sources.get();
+    return typeof model === 'object' ? model.opening : '';
+  };
   app.state.watch(({ text }) => {
-    if (text.trim() !== '' && !presetOf(text) && !novelsTexts.includes(text)) own = text;
+    if (text.trim() !== '' && !presetOf(text) && !novelsTexts.includes(text) && text !== opening()) own = text;
     if (own !== '' && !ownButton.isConnected) row.prepend(ownButton);
     const short = [...own].slice(0, 24).join('');
     ownButton.textContent = `Yours: ${short}${short.length < own.length ? '…' : ''}`;
     ownButton.setAttribute('aria-pressed', String(text === own));
   });
-  const add = (text: string, ofNovels: boolean, press: () => void): void => {
-    const button = el('button', { class: 'preset', onclick: press }, text);
-    app.state.watch((state) => {
-      button.hidden = (state.source === 'novels') !== ofNovels;
-      button.setAttribute('aria-pressed', String(state.text === text));
-    });
+  const add = (
+    textOf: () => string,
+    of: 'novels' | 'rules' | 'model',
+    press = () => update(app, { text: textOf(), query: null, key: null }),
+  ): void => {
+    const button = el('button', { class: 'preset', onclick: press });
+    const show = (): void => {
+      const { source, text } = app.state.get();
+      button.hidden = (source === 'novels' || (source === 'model' && opening() !== '') ? source : 'rules') !== of;
+      setText(button, textOf());
+      button.setAttribute('aria-pressed', String(text === textOf()));
+    };
+    app.state.watch(show);
+    app.sources.watch(show);
     row.append(button);
   };
-  for (const text of novelsTexts) add(text, true, () => update(app, { text, query: null, key: null }));
+  for (const text of novelsTexts) add(() => text, 'novels');
+  add(opening, 'model');
   for (const { text, heads, causal, query } of presets) {
-    add(text, false, () => {
+    const textOf = (): string => text;
+    add(textOf, 'rules', () => {
       const { head } = app.state.get();
       const fitting = { heads, causal, query, head: Math.min(head, heads.length - 1) };
       update(app, { text, key: null, ...(app.heads.get().given ? { query: null } : fitting) });
@@ -88,7 +102,7 @@ function presetLine(app: App): HTMLElement {
     const result = app.result.get();
     const { query, text, source } = app.state.get();
     const pick = query === null ? ` Click a word to look from there${source === 'novels' ? ', or change one above' : ''}.` : '';
-    setText(line, result ? captionOf(result, inView(app, result).query, text) + pick : '');
+    setText(line, result ? captionOf(result, inView(app, result).query, text) + marksOf(result, inView(app, result).query) + pick : '');
   });
   whenViewed(app, show);
   return line;

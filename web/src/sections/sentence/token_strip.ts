@@ -3,11 +3,11 @@
 
 import { rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
-import { patternIds, patternOf, type NamedHeads, type PatternId } from '../../attention/patterns.js';
+import { aboutHead, patternIds, type PatternId } from '../../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { createTokenRow } from '../../controls/token_row.js';
-import { el, headBadge, refill, setText, word } from '../../dom/dom.js';
+import { el, headBadge, refill, setAll, setText, word } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { chosen, headsOf, inView, update, whenChanged, type App } from '../../state/app.js';
 import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
@@ -44,7 +44,12 @@ export function tokenStrip(app: App): HTMLElement {
 
   function mark(result: ForwardResult, shown: number): void {
     words.mark(shown, chosen(app, result).query);
-    words.buttons().forEach((button, token) => button.classList.toggle('is-hidden', isMasked(result, shown, token)));
+    words.buttons().forEach((button, token) => {
+      const isUnknown = result.given?.unknown?.includes(token) === true;
+      button.classList.toggle('is-hidden', isMasked(result, shown, token));
+      button.classList.toggle('is-unknown', isUnknown);
+      setAll(button, { title: isUnknown && 'unknown to this model' });
+    });
   }
 
   /** Reads the layout if the words or the width may have changed since the last call. */
@@ -72,18 +77,18 @@ export function tokenStrip(app: App): HTMLElement {
   /** Writes the line of buttons. Without a result, only reserves the line's height. */
   function describe(result: ForwardResult | null, shown: number): void {
     const names = tokenNames(shownTokens());
-    const { heads: ids, given } = headsOf(app);
+    const named = headsOf(app);
+    const { heads: ids, given } = named;
     const looks = result ? looksFrom(result, shown) : [];
     const inUse = Math.min(app.state.get().head, ids.length - 1);
     const key = JSON.stringify([names, shown, looks, inUse, ids, given?.names]);
     if (key === summaryKey) return;
     summaryKey = key;
     query.replaceChildren(word(names[shown] ?? ''));
-    refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, textOf(looks[head], names), given)));
+    refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, textOf(looks[head], names), aboutHead(named, head))));
   }
 
-  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread, muted }: LookText, given: NamedHeads['given']) {
-    const title = given ? given.names[head]! : `${patternOf(id).name}: ${patternOf(id).line}`;
+  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread, muted }: LookText, title: string) {
     return el(
       'button',
       { class: 'strip-head', title, 'aria-pressed': String(pressed), onclick: () => update(app, { head }) },
