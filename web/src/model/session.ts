@@ -2,15 +2,14 @@
 
 import { openModel, type GeneratedToken, type Model, type ModelArray, type ModelImage, type OpenModelOptions } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
-import { printable } from '../base/format.js';
 import type { LayerHeads, NextWords } from '../attention/messages.js';
+import { printable } from '../base/format.js';
 import { failureOf, type Failure } from '../workers/protocol.js';
-import { englishName } from './limits.js';
 import { isGguf, weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
 import { Laboratory } from './laboratory.js';
 import { configOf, readLayer, whyNot } from './layer_heads.js';
-import { formatBytes, isWriter, mostTokens } from './limits.js';
+import { englishName, formatBytes, isWriter, mostTokens } from './limits.js';
 import type { Change, GivenFile, GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
 import { isOfGpu, lossOf, placeOf, refusalOf, type DeviceChoice, type ModelPlace } from './place.js';
 import { weightsFor, type WeightChoice } from './weights.js';
