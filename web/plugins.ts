@@ -93,10 +93,10 @@ const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceA
 
 /** Files that are not copied for offline use: source maps, the preview picture, the peers of the speed section, and what the page does not call. */
 const notKept =
-  /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|(multihead-)?(beams|caches|embed|gpu|hub|model_gpu|sparse_autoencoder|trainer)-)/;
+  /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|(multihead-)?(beams|caches|embed|gpu|hub|sparse_autoencoder|trainer)-)/;
 
 /** Files that the page works without: what runs the visitor's own model. */
-const ofModels = /^assets\/(models_worker|model_worker|model_generation|model_team|tokenizers|generator|gguf|image)\b.*\.js$/;
+const ofModels = /^assets\/(models_worker|model_worker|model_generation|model_gpu|model_team|tokenizers|generator|gguf|image)\b.*\.js$/;
 
 /** Files that are kept for offline use when they are first used: the English model, and what the laboratory computes with. */
 const keptLater = /^english\/|^assets\/(multihead-)?analyses-/;
@@ -124,7 +124,9 @@ export const offlineCopy: Plugin = {
     const wasm = Object.fromEntries(
       ['relaxed', 'simd128'].map((simd) => {
         const fileOf = (part: string): string => only(bundle, new RegExp(`^assets/${part}-${simd}-.*\\.wasm$`));
-        const ofModels = ['models', 'formats', 'generation', 'inspection', 'pooling', 'quantized', 'team'].map((part) => fileOf(`multihead-${part}`));
+        const ofModels = ['models', 'formats', 'generation', 'gpu', 'inspection', 'pooling', 'quantized', 'team'].map((part) =>
+          fileOf(`multihead-${part}`),
+        );
         return [simd, { page: fileOf('multihead'), models: ofModels }];
       }),
     );

@@ -150,6 +150,17 @@ describe('openModel with workers', () => {
     expect(model.workers).toBe(running.size);
   });
 
+  it("are the CPU of device 'auto'", async () => {
+    using model = await open({ workers: 2, device: 'auto' });
+    using one = await open({});
+    expect([model.workers, running.size]).toEqual([2, 2]);
+    expect(model.device).toMatch(/^cpu: gpu: expected /);
+    expect((await model.logits([1, 2, 3])).data).toEqual((await one.logits([1, 2, 3])).data);
+    const complete = (of: Model) => of.complete([1, 2, 3], { maxNewTokens: 5, stop: [] });
+    expect((await complete(model)).ids).toEqual((await complete(one)).ids);
+    expect(await rejectionOf(open({ workers: 2, device: 'gpu' }))).toMatchObject({ code: 'E_OPTION', argument: 'workers' });
+  });
+
   it('refuses other options', async () => {
     for (const workers of [0, 65, 1.5, '2', null, NaN]) {
       const error = await rejectionOf(open({ workers: workers as never }));

@@ -102,7 +102,8 @@ describe.each(['auto', 'messages'] as const)('a worker that goes on with an abor
       [true, 10_000],
     ] as const) {
       const thread = await onlyThread();
-      if (objects) await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 4 });
+      // Held until the end: the garbage collector would free an object that nothing refers to.
+      using _cache = objects ? await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 4 }) : undefined;
       const ended = new Promise((resolve) => thread?.once('exit', resolve));
       const terminate = vi.spyOn(thread as never, 'terminate' as never);
       const controller = new AbortController();

@@ -55,7 +55,7 @@ export const tests = [
         const value = trace.weights.data[(2 * n + row) * n + col];
         return `head 3, query ${tokens[row]}, key ${tokens[col]}, ${col > row ? 'masked, 0' : value.toFixed(2)}`;
       };
-      const grids = await page.$$('#gallery [role=grid]');
+      const grids = await page.$$('#live-map [role=grid]');
       assert.equal(await grids[2].evaluate((grid) => grid.querySelectorAll('[tabindex="0"]').length), 1);
       await (await grids[2].$('[tabindex="0"]')).focus();
       let [row, col] = [0, 0];
@@ -134,7 +134,7 @@ export const tests = [
     name: `letters of ${letters} %: nothing is cut or beside the page, and controls are large enough, ${width} px`,
     skip: (kind) => kind === 'firefox' && width !== 360 && 'the same page as in Chromium',
     async run({ browser, url }) {
-      const state = 'causal=1&query=6&key=5&edits=h1q5k2w0.5&splitHeads=7&train=induction';
+      const state = 'causal=1&query=6&key=5&edits=h1q5k2w0.5&train=induction';
       const { page, close } = await openPage(browser, `${url}#${state}`, { width, height: 780 });
       await page.evaluate((size) => (document.documentElement.style.fontSize = `${size}%`), letters);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
@@ -219,7 +219,7 @@ export const tests = [
         }, within);
       assert.deepEqual(await stray('body'), []);
       await page.evaluate(() => void (document.querySelector('.more').open = true));
-      for (const section of ['.more', '#gallery', '#steps']) {
+      for (const section of ['.more', '#steps']) {
         const numbers = await page.evaluateHandle(
           (inside) => [...document.querySelectorAll(`${inside} .segments button`)].find(({ textContent }) => textContent === 'Numbers'),
           section,

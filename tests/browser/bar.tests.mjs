@@ -15,7 +15,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#source=rules`);
       assert.equal(await page.$eval('.bar-sentence', ({ hidden }) => hidden), true, 'the words are on the screen');
-      await page.$eval('#bend', (section) => section.scrollIntoView());
+      await page.$eval('#train', (section) => section.scrollIntoView());
       await until(page, () => document.querySelectorAll('.bar-word').length === 8);
       assert.ok(Math.abs(await topOf(page, '.top')) < 1, 'the bar stays');
       await (await page.$$('.bar-word'))[1].click();
@@ -109,9 +109,9 @@ export const tests = [
         await close();
       }
       const { page, close } = await openPage(browser, `${url}#source=rules`);
-      await page.$eval('.places a[href="#bend"]', (link) => link.click());
-      await until(page, () => document.querySelector('.places a[aria-current]').textContent === 'Bend');
-      assert.ok(await inView(page, '#bend'));
+      await page.$eval('.places a[href="#gallery"]', (link) => link.click());
+      await until(page, () => document.querySelector('.places a[aria-current]').textContent === 'Heads');
+      assert.ok(await inView(page, '#gallery'));
       const copied = await page.evaluate(async () => {
         const texts = [];
         const write = (text) => (texts.push(text), Promise.resolve());
@@ -119,7 +119,7 @@ export const tests = [
         [...document.querySelectorAll('#use-it button')].find(({ textContent }) => textContent === 'Copy a link to this view').click();
         return texts[0];
       });
-      assert.equal(copied, `${url}#source=rules&at=bend`);
+      assert.equal(copied, `${url}#source=rules&at=gallery`);
       await close();
     },
   },

@@ -1,4 +1,4 @@
-// "Bend it": every control changes the numbers as a float64 computation does, is in the address, and can be undone.
+// What bends a pass, in the steps that it changes: every control changes the numbers as a float64 computation does, is in the address, and can be undone.
 
 import assert from 'node:assert/strict';
 import { seriousFindings } from './axe.mjs';
@@ -25,16 +25,16 @@ const controls = [
   { field: 'causal', use: (page) => page.$eval('#bend-causal', (box) => box.click()) },
   { field: 'window', use: (page) => slide(page, '#bend-window', 1) },
   { field: 'temperature', use: (page) => slide(page, '#bend-temperature', 0.5) },
-  { field: 'divisor', use: (page) => page.click('#bend-divisor-model') },
-  { field: 'divisor', use: (page) => page.click('#bend-divisor-none') },
-  { field: 'muted', use: (page) => page.click('.mutes button:nth-child(3)') },
+  { field: 'divisor', use: (page) => page.$eval('#bend-divisor-model', (button) => button.click()) },
+  { field: 'divisor', use: (page) => page.$eval('#bend-divisor-none', (button) => button.click()) },
+  { field: 'muted', use: (page) => page.$eval('.mutes button:nth-child(3)', (button) => button.click()) },
   { field: 'withoutOutput', use: (page) => page.$eval('#bend-output', (box) => box.click()) },
   { field: 'edits', use: (page) => slide(page, '#edit-weight', 0.25) },
 ];
 
 export const tests = [
   {
-    name: 'every control of "Bend it" gives the numbers of float64 to 1e-5, one after the other and together',
+    name: 'every control that bends a pass gives the numbers of float64 to 1e-5, one after the other and together',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#${sentence}&query=4&key=3&head=4`);
       let before = await snapshot(page);
@@ -92,7 +92,7 @@ export const tests = [
     name: 'a weight is chosen and set by keyboard; the row still sums to 1, and a masked weight stays 0',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#${sentence}&causal=1&step=softmax`);
-      await page.focus('#bend .map-cell[tabindex="0"]');
+      await page.focus('#step-detail .map-cell[tabindex="0"]');
       for (const key of ['ArrowDown', 'ArrowDown', 'ArrowRight', 'Enter']) await page.keyboard.press(key);
       await until(page, () => document.querySelector('#edit-weight').ariaDisabled === 'false');
       await page.focus('#edit-number');
@@ -107,13 +107,13 @@ export const tests = [
       assert.equal(row[1], 0.75);
       assert.ok(Math.abs(row.reduce((a, b) => a + b) - 1) < 1e-6);
       assert.ok(row.slice(3).every((weight) => Object.is(weight, 0)));
-      const label = await page.$eval('#bend [aria-colindex="2"]', (cell) => cell.ariaLabel);
+      const label = await page.$eval('#step-detail [aria-colindex="2"]', (cell) => cell.ariaLabel);
       assert.equal(label, 'head 1, query cat, key black, 0.75, set by hand');
-      for (const place of ['#live-map', '#steps', '#gallery', '#bend']) {
+      for (const place of ['#live-map', '#steps']) {
         const legend = await page.$$eval(`${place} .legend`, (list) => list.map((each) => each.innerText).join());
         assert.match(legend, /masked, exactly 0[^]*set by hand/, `${place} says what its marks mean`);
       }
-      await page.focus('#bend .map-cell[tabindex="0"]');
+      await page.focus('#step-detail .map-cell[tabindex="0"]');
       for (const key of ['End', 'Enter']) await page.keyboard.press(key);
       await until(page, () => document.querySelector('#edit-weight').ariaDisabled === 'true');
       assert.match(await page.$eval('#edit-line', (line) => line.textContent), /mask hides/);
@@ -138,14 +138,14 @@ export const tests = [
     },
   },
   ...[
-    [320, 'light', 'splitHeads=7&splitApart=1&muted=2&query=5&key=2&temperature=2&edits=h1q5k2w0.5&withoutOutput=1'],
-    [1280, 'dark', 'wrongReshape=1&revealView=numbers&galleryView=numbers&bendView=numbers&window=2'],
+    [320, 'light', 'muted=2&query=5&key=2&temperature=2&edits=h1q5k2w0.5&withoutOutput=1'],
+    [1280, 'dark', 'step=softmax&stepView=numbers&window=2'],
   ].map(([width, scheme, state]) => ({
-    name: `axe-core finds nothing serious in the split, the gallery and what is bent, ${scheme}, ${width} px`,
+    name: `axe-core finds nothing serious in all heads and what is bent, ${scheme}, ${width} px`,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#${sentence}&causal=1&${state}`, { width, scheme });
       await page.$$eval('#gallery details', (list) => list.forEach((details) => (details.open = true)));
-      assert.deepEqual(await seriousFindings(page, '#reveal', '#gallery', '#bend', '#own'), []);
+      assert.deepEqual(await seriousFindings(page, '#gallery', '#steps', '#own'), []);
       const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
       assert.ok(over <= 0, `the page is ${over} px too wide`);
       await close();

@@ -65,6 +65,13 @@ export function findBrowsers({ inShell = false } = {}) {
 /** The program of Chromium, if possible chromium-headless-shell, or the reason why there is none. */
 export const findChromium = () => found(kinds[0], true);
 
+/** Starts Chromium with WebGPU on SwiftShader, which computes with the processor. */
+export function launchWithGpu(options = {}) {
+  const flags = ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader', '--enable-features=Vulkan', '--use-vulkan=swiftshader'];
+  const args = [...chromiumFlags.filter((flag) => flag !== '--disable-gpu'), ...flags];
+  return puppeteer.launch({ browser: 'chrome', executablePath: findChromium().executablePath, args, headless: true, ...options });
+}
+
 /** Returns WebKit, which runs only the tests that are marked as essential, in the form of findBrowsers(). */
 export function findEssentialBrowser() {
   const found = findWebKit();

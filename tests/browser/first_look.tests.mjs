@@ -188,7 +188,7 @@ export const tests = [
     name: 'a muted head is hatched in each section, and no number stands for it',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#muted=3&query=7&key=4&step=softmax&head=3`, { fresh: true });
-      const places = ['.strip-heads', '#live-map', '.bar-heads', '#steps', '#gallery', '#bend'];
+      const places = ['.strip-heads', '#live-map', '.bar-heads', '#steps', '.shares'];
       await page.evaluate(() => document.querySelector('#steps').scrollIntoView());
       await until(page, () => document.querySelectorAll('.bar-heads .badge').length === 4);
       const badges = await page.evaluate(
@@ -203,7 +203,7 @@ export const tests = [
       badges.forEach((those, i) => assert.ok(those.length > 0 && those.every((number) => number === '3'), `${places[i]}: ${those}`));
       assert.equal(await page.$eval('.strip-head:nth-child(3)', (look) => look.innerText.trim().replace(/\s+/g, ' ')), '3 head 3 muted');
       assert.equal(await page.$$eval('.live-readout .number', (numbers) => numbers[2].textContent), 'muted');
-      for (const place of ['#live-map .live-card:nth-child(3)', '#step-detail', '#gallery .card:nth-child(3)', '#bend']) {
+      for (const place of ['#live-map .live-card:nth-child(3)', '#step-detail']) {
         const label = await page.$eval(`${place} [role=gridcell]`, (cell) => cell.ariaLabel);
         assert.equal(label, 'head 3, query I, key I, muted', place);
       }
@@ -259,8 +259,8 @@ export const tests = [
         const style = (selector) => getComputedStyle(document.querySelector(selector));
         return {
           arcs: new Set([...document.querySelectorAll('.arc')].map((arc) => getComputedStyle(arc).stroke)).size,
-          bar: style('.origin-bar-room > *').backgroundColor,
-          room: style('.origin-bar-room').backgroundColor,
+          bar: style('.origin-bar > *').backgroundColor,
+          room: style('.origin-bar').backgroundColor,
           here: style('.step[aria-selected=true] .step-number').backgroundColor,
           there: style('.step[aria-selected=false] .step-number').backgroundColor,
           chosen: style('.token[aria-pressed=true]').outlineStyle,

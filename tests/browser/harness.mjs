@@ -19,7 +19,7 @@ export const results = at('build/test-results');
 export const PATIENCE = 120_000;
 
 /** For tests whose workers nothing starts again: what run.mjs repeats them for. */
-export const lostWorkers = { firefox: 'Firefox 153 never starts 3 of 100 workers, in a page with nothing else, too' };
+export const lostWorkers = { firefox: 'Firefox 153 does not return from 1 of 50 new Worker() in a worker, in a page with nothing else, too' };
 
 /** Opens a page that is not given up before PATIENCE. */
 export async function patientPage(context) {
@@ -244,10 +244,20 @@ export async function eventually(holds, what = String(holds)) {
 }
 
 /**
- * Waits until `condition` holds in the page. Puppeteer's waitForFunction() would compile the condition in the page, and
- * Firefox 140 treats that as an eval of the page, which the security policy forbids.
+ * Waits until `condition` holds in the page; an error has what the page says. Puppeteer's waitForFunction() would compile the condition in the
+ * page, and Firefox 140 treats that as an eval of the page, which the security policy forbids.
  */
-export const until = (page, condition) => eventually(() => page.evaluate(condition), String(condition));
+export async function until(page, condition) {
+  try {
+    await eventually(() => page.evaluate(condition), String(condition).replace(/\s+/g, ' '));
+  } catch (error) {
+    const said = await page
+      .$$eval('[role=status], [role=alert]', (lines) => lines.map(({ textContent }) => textContent.trim()).filter(Boolean))
+      .catch(String);
+    error.message += `; the page says ${JSON.stringify(said)} at ${page.url()}`;
+    throw error;
+  }
+}
 
 /** Waits until the service worker has its copy of the page and answers the page's requests. */
 export const offlineCopyReady = (page) =>
@@ -328,5 +338,5 @@ export async function toggle(page, selector) {
   await settled(page);
 }
 
-/** The pixels of the gallery's canvases. */
-export const pictures = (page) => page.evaluate(() => [...document.querySelectorAll('#gallery .map canvas')].map((canvas) => canvas.toDataURL()));
+/** The pixels of the maps of all heads. */
+export const pictures = (page) => page.evaluate(() => [...document.querySelectorAll('#live-map .map canvas')].map((canvas) => canvas.toDataURL()));

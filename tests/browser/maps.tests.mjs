@@ -1,17 +1,17 @@
-// Heat maps at any size, as tables, as files, on paper and in forced colors; and the head gallery.
+// Heat maps at any size, as tables, as files, on paper and in forced colors; and all heads beside each other.
 
 import assert from 'node:assert/strict';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
-import { eventually, openPage, setSentence, settled, snapshot, until } from './harness.mjs';
+import { eventually, openPage, settled, snapshot, until } from './harness.mjs';
 import { countWork } from './work.mjs';
 
 const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
 const longText = Array.from({ length: 64 }, (_, i) => `word${(i * i) % 41}`).join('+');
 export const large = `#heads=${everyHead}&text=${longText}`;
 
-/** Moves the pointer over a map of the gallery, diagonally, in `steps` steps. */
+/** Moves the pointer over a map beside the sentence, diagonally, in `steps` steps. */
 export async function sweep(page, steps) {
-  const box = await page.$eval('#gallery .map-row', (row) => {
+  const box = await page.$eval('#live-map .map-row', (row) => {
     row.scrollIntoView({ block: 'start' });
     const { left, top, width } = row.getBoundingClientRect();
     return { left, top, width };
@@ -33,7 +33,7 @@ export const tests = [
       const before = await work();
       const moves = 32;
       await sweep(page, moves);
-      await until(page, () => document.querySelector('#gallery .map-mark-cell').hidden === false);
+      await until(page, () => document.querySelector('#live-map .map-mark-cell').hidden === false);
       await settled(page);
       const { painted, changes } = await work();
       assert.equal(painted - before.painted, 0);
@@ -41,28 +41,6 @@ export const tests = [
       assert.ok(each > 0 && each <= 200, `${each} changes of the document for a move`);
       await close();
       return `${Math.round(each)} changes of the document for a move`;
-    },
-  },
-  {
-    name: 'a longer sentence, with which the gallery has fewer columns, gives each map its size at once',
-    async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#source=rules`, { fresh: true });
-      const columns = () => page.$eval('#gallery .cards', (cards) => Number(cards.dataset.columns));
-      assert.equal(await columns(), 4);
-      await countWork(page);
-      await setSentence(page, Array.from({ length: 21 }, (_, i) => `w${i}`).join(' '));
-      const heights = () => page.$$eval('#gallery .card', (cards) => cards.map((card) => card.getBoundingClientRect().height));
-      const before = await heights();
-      assert.equal(await columns(), 2);
-      // A map whose width was another one is painted again after the browser has reported its width.
-      await settled(page);
-      await settled(page);
-      const painted = await page.$$eval('#gallery .map canvas', (maps) =>
-        maps.map((map) => window.work.painted.filter((each) => each === map).length),
-      );
-      assert.deepEqual(painted, [1, 1, 1, 1, 1]);
-      assert.deepEqual(await heights(), before);
-      await close();
     },
   },
   {
@@ -87,10 +65,10 @@ export const tests = [
       const seen = await page.evaluate(() => {
         const [maps, changes] = [new Set(window.work.painted), window.work.changes];
         const live = document.querySelector('#live-map canvas');
-        return { maps: maps.size, live: maps.has(live), changes, below: maps.has(document.querySelector('#gallery canvas')) };
+        return { maps: maps.size, live: maps.has(live), changes, below: maps.has(document.querySelector('#step-detail canvas')) };
       });
       assert.equal(seen.live, true, 'the map beside the sentence follows each letter');
-      assert.equal(seen.below, false, 'a map of the gallery, two screens below, waits');
+      assert.equal(seen.below, false, 'the map of the step, below the screen, waits');
       assert.ok(seen.maps <= 9, `${seen.maps} maps while typing: those of the eight heads beside the sentence`);
       assert.ok(seen.changes / letters < 400, `${seen.changes / letters} changes of the document for a letter`);
       await settled(page);
@@ -99,38 +77,17 @@ export const tests = [
         tokens: document.querySelectorAll('.token').length,
       }));
       assert.equal(tokens, 64);
-      assert.ok(all >= 12, `then ${all} maps: one beside the sentence, of the step, of what is bent, eight heads and the mean`);
+      assert.ok(all >= 9, `then ${all} maps: of eight heads and of the step`);
       await close();
       return `${seen.maps} of ${all} maps and ${Math.round(seen.changes / letters)} changes of the document for a letter`;
-    },
-  },
-  {
-    name: 'maps off the screen are painted one in a frame, once typing stops',
-    async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url + large, { fresh: true });
-      await countWork(page);
-      await page.evaluate(() => {
-        window.frames = [];
-        const look = () => {
-          const { painted } = window.work;
-          window.frames.push(painted.splice(0).filter((map) => map.closest('#gallery')).length);
-          requestAnimationFrame(look);
-        };
-        look();
-      });
-      await page.focus('#sentence');
-      await page.keyboard.type('x');
-      await until(page, () => window.frames.reduce((sum, maps) => sum + maps, 0) >= 9);
-      assert.equal(await page.evaluate(() => Math.max(...window.frames)), 1, 'maps of the gallery in one frame');
-      await close();
     },
   },
   {
     name: 'a map of 64 tokens has labels on both sides, and names the cell pointed at',
     async run({ browser, url }) {
       for (const width of [360, 1280]) {
-        const { page, close } = await openPage(browser, url + large, { width, fresh: true });
-        const inked = await page.$eval('#gallery .map-stage', (stage) => {
+        const { page, close } = await openPage(browser, `${url + large}&step=softmax`, { width, fresh: true });
+        const inked = await page.$eval('#step-detail .map-stage', (stage) => {
           const canvas = stage.querySelector('canvas');
           const ratio = canvas.width / canvas.clientWidth;
           const corner = canvas.getBoundingClientRect();
@@ -148,10 +105,10 @@ export const tests = [
         });
         assert.ok(inked.beside > 200 && inked.above > 200, JSON.stringify(inked));
         assert.ok(inked.title, 'titles of both axes');
-        await page.focus('#gallery .map-cell[tabindex="0"]');
+        await page.focus('#step-detail .map-cell[tabindex="0"]');
         for (const key of ['ArrowDown', 'End']) await page.keyboard.press(key);
         const { tokens } = await snapshot(page);
-        const names = await page.$$eval('#gallery .card:first-child .map-mark-label', (labels) =>
+        const names = await page.$$eval('#step-detail .map-mark-label', (labels) =>
           labels.map(({ hidden, textContent }) => (hidden ? '' : textContent)),
         );
         assert.ok(names[0].startsWith(tokens[1]) && names[1].startsWith(tokens[63]), names.join());
@@ -160,14 +117,14 @@ export const tests = [
     },
   },
   {
-    name: 'numbers of 64 tokens and 8 heads: only what can be seen is in the document',
+    name: 'numbers of 64 tokens: only what can be seen is in the document',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url + large}&galleryView=numbers`, { fresh: true });
-      await until(page, () => document.querySelectorAll('#gallery table').length >= 8);
-      const cells = await page.$$eval('#gallery td', (list) => list.length);
-      assert.ok(cells < 4000, `${cells} cells`);
+      const { page, close } = await openPage(browser, `${url + large}&step=softmax&stepView=numbers`, { fresh: true });
+      await until(page, () => document.querySelector('#step-detail .table-scroll table') !== null);
+      const cells = await page.$$eval('#step-detail .table-scroll td', (list) => list.length);
+      assert.ok(cells < 1500, `${cells} cells`);
       const { trace } = await snapshot(page);
-      const corner = await page.$eval('#gallery .table-scroll', async (region) => {
+      const corner = await page.$eval('#step-detail .table-scroll', async (region) => {
         region.scrollTo(1e6, 1e6);
         const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
         await frame();
@@ -179,21 +136,23 @@ export const tests = [
       });
       assert.equal(corner, trace.weights.data[64 * 64 - 1].toFixed(3));
       await close();
-      return `${cells} cells instead of ${9 * 64 * 64}`;
+      return `${cells} cells instead of ${64 * 64}`;
     },
   },
   {
     name: 'every map of the sentence is saved as CSV, exactly, and as PNG at twice its size',
     essential: true,
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#causal=1`);
+      const { page, close } = await openPage(browser, `${url}#causal=1&step=softmax`);
       await catchDownloads(page);
       const { trace, tokens } = await snapshot(page);
       const n = tokens.length;
       for (let head = 0; head < 4; head += 1) {
-        const card = `#gallery .cards .card:nth-child(${head + 1})`;
+        await page.click(`#show-head-${head + 1}`);
+        await settled(page);
+        const card = '#step-detail';
         const name = await press(page, `${card} .save:nth-child(2)`);
-        assert.match(name, new RegExp(`^attention-weights-of-head-${head + 1}-.*\\.csv$`));
+        assert.match(name, new RegExp(`^weights-of-head-${head + 1}\\.csv$`));
         const csv = await page.evaluate(() => window.saved.at(-1).text());
         const lines = csv
           .trimEnd()
@@ -205,11 +164,9 @@ export const tests = [
 
         assert.match(await press(page, `${card} .save:first-child`), /\.png$/);
         const { width, height, ...ink } = await pictureSaved(page, n);
-        assert.ok(width >= 2 * 44 * n && height >= 2 * 44 * n, `${width} × ${height}`);
+        assert.ok(width >= 2 * 38 * n && height >= 2 * 38 * n, `${width} × ${height}`);
         for (const [place, pixels] of Object.entries(ink)) assert.ok(pixels > 300, `${place}: ${pixels} pixels`);
       }
-      await press(page, '#gallery .card-mean .save:nth-child(2)');
-      assert.match(await page.evaluate(() => window.saved.at(-1).text()), /^query \\ key,/);
       const numbersIn = async (section) => {
         await press(page, `${section} .save:nth-child(2)`);
         const lines = (await page.evaluate(() => window.saved.at(-1).text())).trimEnd().split('\r\n').slice(1);
@@ -220,15 +177,12 @@ export const tests = [
             .map((text) => Math.fround(Number(text))),
         );
       };
-      for (const section of ['#bend', '#your-sentence']) {
-        assert.deepEqual(await numbersIn(section), [...trace.weights.data.subarray(0, n * n)], section);
-      }
-      assert.deepEqual(await numbersIn('#reveal'), [...trace.q.data]);
+      assert.deepEqual(await numbersIn('#your-sentence'), [...trace.weights.data.subarray(3 * n * n, 4 * n * n)]);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await until(page, () => window.multiheadPage.training().status === 'paused');
       const untrained = await numbersIn('#train');
       assert.equal(untrained.length, 32 * 32);
-      for (const section of ['#your-sentence', '#bend', '#reveal', '#train', '#gallery .card-mean']) {
+      for (const section of ['#your-sentence', '#steps', '#train']) {
         await press(page, `${section} .save:first-child`);
         const { width, height } = await page.evaluate(async () => {
           const { width, height } = await createImageBitmap(window.saved.at(-1));
@@ -275,9 +229,6 @@ export const tests = [
       for (const [place, field, tables, pictures = tables] of [
         ['#your-sentence', 'liveView', 1, 4],
         ['#steps', 'stepView', 1],
-        ['#reveal', 'revealView', 8],
-        ['#gallery', 'galleryView', 5],
-        ['#bend', 'bendView', 1],
         ['#train', 'trainView', 4],
       ]) {
         const maps = () =>
@@ -298,13 +249,13 @@ export const tests = [
     },
   },
   {
-    name: 'the gallery shows statistics and the mean of the heads',
+    name: 'all heads show their row as one bar, their statistics and their mean',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`);
       const { trace, tokens, heads } = await snapshot(page);
       const n = tokens.length;
       const weight = (h, i, j) => trace.weights.data[(h * n + i) * n + j];
-      const shown = await page.$$eval('#gallery .scores', (list) =>
+      const shown = await page.$$eval('#gallery .share:not(:last-child) .scores', (list) =>
         list.map((scores) => [...scores.querySelectorAll('dd')].map((value) => Number(value.textContent))),
       );
       const lines = await page.$$eval('#gallery .scores dt', (list) => new Set(list.map(({ offsetHeight }) => offsetHeight)).size);
@@ -318,12 +269,18 @@ export const tests = [
         assert.ok(Math.abs(previous - mean(rows.slice(1).map((i) => weight(h, i, i - 1)))) < 0.0051);
         assert.ok(Math.abs(first - mean(rows.slice(1).map((i) => weight(h, i, 0)))) < 0.0051);
       });
-      await page.evaluate(() => (location.hash += '&galleryView=numbers'));
-      await until(page, () => document.querySelector('#gallery .card-mean tbody td') !== null);
-      const means = await page.$$eval('#gallery .card-mean tbody td', (list) => list.map((cell) => Number(cell.textContent)));
-      means.forEach((value, k) => {
-        const all = heads.map((_, h) => weight(h, Math.floor(k / n), k % n));
-        assert.ok(Math.abs(value - all.reduce((a, b) => a + b) / heads.length) < 0.00051);
+      const query = n - 1;
+      await page.$$eval('.token', (words) => words.at(-1).click());
+      await settled(page);
+      const bars = await page.$$eval('#gallery .shared-bar', (list) =>
+        list.map((bar) => [...bar.children].filter(({ hidden }) => !hidden).map(({ style }) => parseFloat(style.width) / 100)),
+      );
+      const shares = heads.map((_, h) => rows.map((j) => weight(h, query, j)));
+      const mean = rows.map((j) => shares.reduce((sum, row) => sum + row[j], 0) / heads.length);
+      [...shares, mean].forEach((row, h) => {
+        const drawn = row.filter((share) => share >= 0.002);
+        assert.equal(bars[h].length, drawn.length, `bar ${h + 1}`);
+        drawn.forEach((share, i) => assert.ok(Math.abs(bars[h][i] - share) < 0.0002, `bar ${h + 1}: ${bars[h][i]}, not ${share}`));
       });
       await close();
     },
@@ -339,9 +296,9 @@ export const tests = [
         const style = (selector) => getComputedStyle(document.querySelector(selector));
         return {
           bar: style('#gallery .score-bar > *').backgroundColor !== style('#gallery').backgroundColor,
-          mark: parseFloat(style('#gallery .map-mark-cell').outlineWidth) >= 2,
+          mark: parseFloat(style('#live-map .map-mark-cell').outlineWidth) >= 2,
           chosen: style('#gallery .card-title[aria-pressed=true]').outlineStyle === 'solid',
-          pressed: style('#bend .segments [aria-pressed=true]').outlineStyle === 'solid',
+          pressed: style('#steps .segments [aria-pressed=true]').outlineStyle === 'solid',
           on: style('#bend-output + .switch-track').backgroundColor !== style('#bend-causal + .switch-track').backgroundColor,
         };
       });

@@ -34,7 +34,8 @@ const actions = (page, seed, count) =>
           target.value = target.type === 'number' && value === 'x' ? '' : value;
           for (const name of ['input', 'change']) target.dispatchEvent(new Event(name, { bubbles: true }));
         } else if (target.matches('select')) {
-          target.selectedIndex = random(target.options.length);
+          // The story stands on a page of its own.
+          target.selectedIndex = random([...target.options].filter(({ value }) => !value.startsWith('?')).length);
           target.dispatchEvent(new Event('change', { bubbles: true }));
         } else if (target.matches('canvas')) {
           const { left: x, top: y, width, height } = target.getBoundingClientRect();

@@ -1,7 +1,7 @@
 // Compares every number on the page with a separate float64 computation.
 
 import assert from 'node:assert/strict';
-import { openPage, setSentence, snapshot, toggle } from './harness.mjs';
+import { openPage, setSentence, settled, snapshot, toggle } from './harness.mjs';
 import { reference } from './reference.mjs';
 
 const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
@@ -102,18 +102,19 @@ export const tests = [
               .toFixed(3)
               .replace(/^-0\.000$/, '0.000')
               .replace('-', '−');
-      const tables = await read('#gallery .cards table');
-      assert.equal(tables.length, 4);
-      tables.forEach((cells, head) => {
-        const expected = [...trace.weights.data.subarray(head * n * n, (head + 1) * n * n)].map(written);
-        assert.deepEqual(cells, expected);
+      const [masked] = await read('#step-detail .table-scroll table');
+      assert.deepEqual(masked, [...trace.maskedScores.data.subarray(n * n, 2 * n * n)].map(written));
+      await page.$eval('#step-softmax', (tab) => tab.click());
+      for (let head = 0; head < 4; head += 1) {
+        await page.$eval(`#show-head-${head + 1}`, (button) => button.click());
+        await settled(page);
+        const [cells] = await read('#step-detail .table-scroll table');
+        assert.deepEqual(cells, [...trace.weights.data.subarray(head * n * n, (head + 1) * n * n)].map(written));
         for (let row = 0; row < n; row += 1) {
           const sum = cells.slice(row * n, (row + 1) * n).reduce((total, text) => total + Number(text), 0);
           assert.ok(Math.abs(sum - 1) < 0.005, `a written row sums to ${sum}`);
         }
-      });
-      const [masked] = await read('#step-detail table');
-      assert.deepEqual(masked, [...trace.maskedScores.data.subarray(n * n, 2 * n * n)].map(written));
+      }
       await close();
     },
   },
@@ -124,7 +125,7 @@ export const tests = [
       const { page, close } = await openPage(browser, `${url}#source=rules`);
       // Counts the colors inside each cell of row 0, by column. The cells' positions come from the grid.
       const colorsInRow = () =>
-        page.$eval('#gallery .map-stage', (stage) => {
+        page.$eval('#live-map .map-stage', (stage) => {
           const canvas = stage.querySelector('canvas');
           const ratio = canvas.width / canvas.clientWidth;
           const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d');
@@ -149,7 +150,7 @@ export const tests = [
       const [visible, ...masked] = await colorsInRow();
       assert.equal(visible, 1);
       for (const colors of masked) assert.ok(colors > 1, 'a masked cell is hatched');
-      const label = await page.$eval('#gallery [role=gridcell][aria-colindex="2"]', (cell) => cell.getAttribute('aria-label'));
+      const label = await page.$eval('#live-map [role=gridcell][aria-colindex="2"]', (cell) => cell.getAttribute('aria-label'));
       assert.equal(label, 'head 1, query I, key saw, masked, 0');
       await close();
     },

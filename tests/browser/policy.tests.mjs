@@ -3,18 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import {
-  eventually,
-  lostWorkers,
-  offlineCopyReady,
-  openPage,
-  patientPage,
-  settled,
-  snapshot,
-  startBrokenServer,
-  startServer,
-  until,
-} from './harness.mjs';
+import { eventually, offlineCopyReady, openPage, patientPage, settled, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
 import { startPlainServer } from './hosts.mjs';
 
 const inPage =
@@ -101,7 +90,6 @@ async function useEverything(page) {
 export const tests = [
   {
     name: 'nothing that the page and its workers do violates their policy, and the policy forbids markup, scripts and policies of others',
-    browserBug: lostWorkers, // of measurements
     async run({ browser, kind }) {
       const server = await startReportingServer();
       const { page, close } = await openPage(browser, `${server.url}#speed=sentence`, { prepare: watch });

@@ -35,14 +35,14 @@ export const tests = [
       const { page, close } = await openPage(browser, `${url}#source=rules`, { scheme: 'dark' });
       // Find a cell without weight, as a share of the canvas: on paper the canvas is smaller, but its cells keep their
       // places.
-      const cell = await page.$eval('#gallery .map-stage', (stage) => {
+      const cell = await page.$eval('#live-map .map-stage', (stage) => {
         const { left, top, width, height } = stage.querySelector('canvas').getBoundingClientRect();
         const { right, bottom } = stage.querySelector('.map-row').getBoundingClientRect();
         return [(right - left - 8) / width, (bottom - top - 8) / height];
       });
       const corner = () =>
         page.$eval(
-          '#gallery canvas',
+          '#live-map canvas',
           (canvas, [x, y]) => {
             const pen = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
             pen.drawImage(canvas, Math.round(x * canvas.width), Math.round(y * canvas.height), 1, 1, 0, 0, 1, 1);
@@ -55,10 +55,10 @@ export const tests = [
       await until(page, () => matchMedia('print').matches);
       await eventually(async () => Math.min(...(await corner())) > 200, 'light on paper');
       await page.emulateMediaType();
-      await page.evaluate((text) => (location.hash = text), `${large}&galleryView=numbers`);
+      await page.evaluate((text) => (location.hash = text), `${large}&step=softmax&stepView=numbers`);
       await snapshot(page);
       await page.emulateMediaType('print');
-      await until(page, () => document.querySelectorAll('#gallery .card:first-child tbody td').length === 64 * 64);
+      await until(page, () => document.querySelectorAll('#step-detail .table-scroll tbody td').length === 64 * 64);
       await close();
     },
   },

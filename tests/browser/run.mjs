@@ -22,6 +22,7 @@ import { tests as hosting } from './hosting.tests.mjs';
 import { tests as firstLook } from './first_look.tests.mjs';
 import { tests as laboratory } from './laboratory.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
+import { tests as modelGpu } from './model_gpu.tests.mjs';
 import { tests as modelWorkers } from './model_workers.tests.mjs';
 import { tests as monkey } from './monkey.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
@@ -31,7 +32,6 @@ import { tests as page } from './page.tests.mjs';
 import { tests as policy } from './policy.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
 import { tests as print } from './print.tests.mjs';
-import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
@@ -52,7 +52,6 @@ const tests = [
   ...maps,
   ...print,
   ...bend,
-  ...reveal,
   ...training,
   ...trainingAccess,
   ...generation,
@@ -69,6 +68,7 @@ const tests = [
   ...packaged,
   ...pool,
   ...modelWorkers,
+  ...modelGpu,
 ];
 /**
  * Tests of layout, keyboard, printing, policies, caches, workers and numbers, in which engines differ. Firefox runs

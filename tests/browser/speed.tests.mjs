@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import { lostWorkers, openPage, startBrokenServer, startServer, until } from './harness.mjs';
+import { openPage, startBrokenServer, startServer, until } from './harness.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
@@ -20,7 +20,6 @@ async function run(page) {
 export const tests = [
   {
     name: 'speed: nothing runs until asked; then this module, plain JavaScript, and how far their outputs differ',
-    browserBug: lostWorkers,
     essential: true,
     async run({ browser }) {
       const server = await startServer();
@@ -56,7 +55,6 @@ export const tests = [
   },
   {
     name: 'speed: no speed-up is printed if outputs differ',
-    browserBug: lostWorkers,
     async run({ browser }) {
       const server = await startBrokenServer(async (folder, assets) => {
         const file = join(
@@ -79,7 +77,6 @@ export const tests = [
   },
   {
     name: 'speed: a worker that ends during the measurement is noticed, and the next one measures',
-    browserBug: lostWorkers,
     async run({ browser }) {
       const server = await startBrokenServer(async (folder, assets) => {
         const file = join(
@@ -105,7 +102,6 @@ export const tests = [
   },
   {
     name: 'speed: it can be stopped, and peers are offered only if they are there',
-    browserBug: lostWorkers,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#speed=page`);
       const hasPeers = await page.$eval('#speed', (section) => section.querySelectorAll('input').length === 2);

@@ -155,8 +155,8 @@ export const tests = [
       // The words may lie below the bar, where the driver takes them for visible.
       await first.page.evaluate(() => scrollTo(0, 0));
       await (await first.page.$$('.token'))[3].click();
-      await first.page.$$eval('#gallery .segments button', (buttons) => buttons[1].click());
-      await until(first.page, () => /query=4.*galleryView=numbers/.test(location.hash));
+      await first.page.$$eval('#steps .view-switch button', (buttons) => buttons[1].click());
+      await until(first.page, () => /query=4.*stepView=numbers/.test(location.hash));
       const address = await first.page.evaluate(() => location.href);
       const before = await snapshot(first.page);
       await first.close();
@@ -170,7 +170,7 @@ export const tests = [
       assert.equal(await selectedStep(second.page), 'step-scores');
       assert.equal(await second.page.$eval('#show-head-3', (button) => button.ariaPressed), 'true');
       assert.equal(await chosenToken(second.page), 3);
-      assert.equal((await second.page.$$('#gallery .cards table')).length, before.heads.length);
+      assert.equal((await second.page.$$('#step-detail .table-scroll table')).length, 1);
       assert.equal(await noticeOf(second.page), null);
       await second.page.click('#step-project');
       assert.equal(await second.page.$eval('#part-v', (button) => button.ariaPressed), 'true');
@@ -290,7 +290,7 @@ export const tests = [
     },
   },
   {
-    name: 'one selection: a chosen word or cell shows in the strip, the step map and the gallery',
+    name: 'one selection: a chosen word or cell shows in the strip, in each map and in the figure of the step',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#step=softmax`);
       const rowOf = (selector) => page.$eval(selector, (mark) => (mark.hidden ? null : mark.style.transform));
@@ -299,7 +299,7 @@ export const tests = [
       await settled(page);
       assert.notEqual(await rowOf('#step-detail .map-mark-cell'), before, 'the step map follows the strip');
 
-      const cell = await page.$eval('#gallery .card:nth-child(2) [role=gridcell][aria-colindex="3"]', (element) => {
+      const cell = await page.$eval('#live-map .live-card:nth-child(2) [role=gridcell][aria-colindex="3"]', (element) => {
         element.scrollIntoView({ block: 'center' });
         const { left, top, width, height } = element.getBoundingClientRect();
         return { x: left + width / 2, y: top + height * 4.5 };
@@ -310,7 +310,7 @@ export const tests = [
       assert.equal(await chosenToken(page), 4);
       await until(page, () => document.querySelector('#show-head-2').ariaPressed === 'true');
       assert.match(await page.$eval('.origin-pair', (line) => line.textContent), /^and → the₃/);
-      const marked = await page.$$eval('#gallery .map-mark-cell', (marks) => marks.every(({ hidden }) => !hidden));
+      const marked = await page.$$eval('#live-map .map-mark-cell', (marks) => marks.every(({ hidden }) => !hidden));
       assert.ok(marked, 'the choice stays marked in every head');
       await go(page, -1);
       assert.equal(await chosenToken(page), 0);

@@ -78,9 +78,8 @@ export const tests = [
       await page.click('#step-play');
       await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-scores');
       if (kind === 'chromium') {
-        await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-softmax');
         const moving = await page.evaluate(() => document.querySelector('.origin').getAnimations({ subtree: true }).length);
-        assert.ok(moving > 0, 'the bars grow');
+        assert.ok(moving > 0, 'the operands meet');
       }
       await page.click('#step-x');
       await until(page, () => document.querySelector('#step-play').textContent === 'Play');
@@ -107,7 +106,7 @@ export const tests = [
             if (!node.matches?.('.flying, .map-slice')) continue;
             globalThis.moved[node.matches('.map-slice') ? 'heads' : node.matches('canvas') ? 'strips' : 'numbers'] += 1;
           }
-        }).observe(document.querySelector('#step-detail'), { childList: true, subtree: true });
+        }).observe(document.querySelector('#steps'), { childList: true, subtree: true });
       });
       /** Goes to the next step, and returns what moved once all of it is gone. */
       const next = async (id) => {
@@ -118,10 +117,11 @@ export const tests = [
         await until(page, () => !document.querySelector('.flying, .map-slice'));
         return page.evaluate(() => ({ ...globalThis.moved }));
       };
-      assert.deepEqual(await next('step-softmax'), { numbers: 1, strips: 0, heads: 0 });
+      // The number of the step before becomes an operand, and the result drops into its cell.
+      assert.deepEqual(await next('step-softmax'), { numbers: 2, strips: 0, heads: 0 });
       const mixed = await next('step-values');
       assert.ok(mixed.strips > 0, 'the weighted values move to their sum');
-      assert.deepEqual(await next('step-merge'), { numbers: 1, strips: 0, heads: 4 });
+      assert.deepEqual(await next('step-merge'), { numbers: 2, strips: 0, heads: 4 });
       assert.equal(await page.$eval('.step-picture canvas', (canvas) => getComputedStyle(canvas).clipPath), 'none');
       await close();
     },
@@ -197,6 +197,74 @@ export const tests = [
       await page.click('#step-merge');
       await settled(page);
       assert.match(await seen(page), /Columns 1 to 16 come from head 1/);
+      await close();
+    },
+  },
+  {
+    name: 'one number is followed from x to the output: each stop has its number, and the figure of each step begins with it',
+    essential: true,
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#query=7&head=3`);
+      const { trace } = await snapshot(page);
+      const read = (text) => Number(text.replace('−', '-'));
+      const stops = await page.$$eval('.step-value', (list) => list.map(({ textContent }) => textContent));
+      const seen = [];
+      for (const id of ids) {
+        await page.$eval(`#step-${id}`, (tab) => tab.click());
+        await settled(page);
+        seen.push(await textOf(page, '.origin-value'));
+        assert.ok((await textOf(page, '.origin-next')).startsWith('Next: '), id);
+        const size = await page.$eval('.origin-value', (value) => parseFloat(getComputedStyle(value).fontSize));
+        assert.ok(size >= 40, `${size} px`);
+      }
+      assert.deepEqual(seen, stops);
+      // Without a chosen key, it is the key with the largest weight.
+      const row = trace.weights.data.subarray((2 * 8 + 6) * 8, (2 * 8 + 7) * 8);
+      assert.equal(read(stops[6]).toFixed(3), Math.max(...row).toFixed(3));
+      assert.equal(stops[1], stops[2], 'the split moves no number');
+      assert.ok(Math.abs(read(stops[4]) - read(stops[3]) / 4) < 0.002);
+      // In the score, the number of the step before is the first operand.
+      await page.$eval('#step-scores', (tab) => tab.click());
+      await settled(page);
+      assert.ok((await textOf(page, '.origin-first')).startsWith(`${read(stops[2]).toFixed(2).replace('-', '(−')}`));
+      const lit = await page.$eval('.strip-lit', (frame) => frame.checkVisibility() && frame.offsetWidth > 4);
+      assert.ok(lit, 'its product is framed');
+      // The parts of the shared bar are the row.
+      await page.$eval('#step-softmax', (tab) => tab.click());
+      await settled(page);
+      const widths = await page.$$eval('.origin .shared-bar > :not([hidden])', (list) => list.map(({ style }) => parseFloat(style.width) / 100));
+      assert.deepEqual(
+        widths.map((width) => width.toFixed(3)),
+        [...row].filter((weight) => weight >= 0.002).map((weight) => weight.toFixed(3)),
+      );
+      await close();
+    },
+  },
+  {
+    name: 'predict, then look: a guess is answered in one sentence, and the page shows the row',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#query=7`);
+      await page.$eval('.guess', (box) => box.scrollIntoView({ block: 'center' }));
+      const asked = await textOf(page, '.guess-question');
+      const head = Number(/head (\d+)/.exec(asked)[1]);
+      await page.focus('.guess-words button');
+      await page.keyboard.press('Enter');
+      await settled(page);
+      const { trace, tokens } = await snapshot(page);
+      const query = Number(/query=(\d)/.exec(await page.evaluate(() => location.hash))[1]) - 1;
+      assert.notEqual(query, 6);
+      const n = tokens.length;
+      const row = [...trace.weights.data.subarray(((head - 1) * n + query) * n, ((head - 1) * n + query + 1) * n)];
+      const best = Math.max(...row);
+      const said = await textOf(page, '.guess [role=status]');
+      assert.match(said, row[0] === best ? /^Right: / : /^Not I \(/);
+      assert.ok(said.includes(`gets ${Math.round(100 * best)}\u00a0% from ${tokens[query]}`), said);
+      assert.match(await page.evaluate(() => location.hash), new RegExp(`key=${row.indexOf(best) + 1}`));
+      assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Another');
+      await page.keyboard.press('Enter');
+      await settled(page);
+      assert.notEqual(await textOf(page, '.guess-question'), asked);
+      assert.ok(await page.evaluate(() => document.activeElement.closest('.guess-words') !== null), 'the focus stays');
       await close();
     },
   },
@@ -313,7 +381,7 @@ export const tests = [
  */
 export async function moveOverAll(page, work = async () => ({ painted: 0, changes: 0 })) {
   const seen = [];
-  for (const place of ['#live-map canvas', '#step-detail canvas', '#gallery .map canvas', '.strip-words']) {
+  for (const place of ['#live-map canvas', '#step-detail canvas', '.strip-words']) {
     // A pointer that stays over the last place leaves it at some time after the scrolling, during a move to this place.
     await page.mouse.move(0, 0);
     await settled(page);

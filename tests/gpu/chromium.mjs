@@ -3,12 +3,10 @@
 import { createServer } from 'node:http';
 import { readdir, readFile } from 'node:fs/promises';
 import { extname, join, normalize, relative } from 'node:path';
-import puppeteer from 'puppeteer-core';
 import { rolldown } from 'rolldown';
 import { ROOT } from '../../native/dev/build.mjs';
-import { findChromium } from '../browser/browsers.mjs';
+import { findChromium, launchWithGpu } from '../browser/browsers.mjs';
 
-const flags = ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader', '--enable-features=Vulkan', '--use-vulkan=swiftshader'];
 const types = { '.js': 'text/javascript', '.html': 'text/html', '.wasm': 'application/wasm', '.json': 'application/json' };
 const fetched = { name: 'fetched files', resolveId: (id) => (id.startsWith('node:') ? join(ROOT, 'tests', 'gpu', 'fetched_files.mjs') : null) };
 
@@ -69,18 +67,10 @@ async function startServer(script, folder) {
 /** Opens the page. `log` gets its lines. Returns `call`, which runs a function of page.mjs, and `close`. */
 export async function openPage({ folder = join(ROOT, 'tests', 'conformance'), log = console.log } = {}) {
   const server = await startServer(await scriptOf(), folder);
-  const launched = await puppeteer
-    .launch({
-      browser: 'chrome',
-      executablePath: findChromium().executablePath,
-      args: ['--no-sandbox', ...flags],
-      headless: true,
-      protocolTimeout: 3_600_000,
-    })
-    .catch((error) => {
-      server.close();
-      throw error;
-    });
+  const launched = await launchWithGpu({ protocolTimeout: 3_600_000 }).catch((error) => {
+    server.close();
+    throw error;
+  });
   const close = async () => {
     await launched.close();
     server.closeAllConnections();

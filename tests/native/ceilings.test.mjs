@@ -13,17 +13,17 @@ import { ROOT } from '../../native/dev/build.mjs';
  * and programs grew by what looks into models, steers them by features and trains them, by families, images and encoder–decoder models, by
  * GGUF and convert, by passes over several texts, prefixes, processors of logits and look-up; CPU kernels by products with the six other
  * types of blocks of GGUF files. The page grew by a story of eight scenes with
- * its lessons, in two languages, by the model of its first screen, and by the laboratory; programs by the training of that model.
+ * its lessons, in two languages, by the model of its first screen, by the laboratory, and by the GPU for opened models; programs by the training of that model.
  */
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_110, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
-  { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 5_866, aim: 4_500 },
+  { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 5_850, aim: 4_500 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_885, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_075, aim: 6_000 },
   { name: 'package', folders: ['bindings'], ceiling: 32_490, aim: 24_000 },
-  { name: 'page', folders: ['web'], ceiling: 22_160, aim: 17_500 },
+  { name: 'page', folders: ['web'], ceiling: 22_000, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 17_390, aim: 15_500 },
 ];
 const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt .wgsl'.split(' '));

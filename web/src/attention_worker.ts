@@ -19,13 +19,8 @@ async function fileOf(address: string): Promise<string> {
 }
 
 /** Buffers that the worker no longer needs. */
-function buffersOf({ trace, meanWeights, straight, split }: ForwardResult): Transferable[] {
-  const matrices = [
-    ...Object.values(trace),
-    meanWeights,
-    ...(straight ? [straight.weights, straight.output] : []),
-    ...[split.heads, split.reshaped].filter((matrix) => matrix !== null),
-  ];
+function buffersOf({ trace, meanWeights, straight }: ForwardResult): Transferable[] {
+  const matrices = [...Object.values(trace), meanWeights, ...(straight ? [straight.weights, straight.output] : [])];
   return [...new Set(matrices.map(({ data }) => data.buffer as ArrayBuffer))];
 }
 

@@ -5,7 +5,7 @@
 //
 //   base        values with listeners, texts of numbers, times
 //   workers     calls between the page and its workers
-//   attention   from a sentence to a forward pass: tokens, x, hand-built heads, the changes of "Bend it"
+//   attention   from a sentence to a forward pass: tokens, x, hand-built heads, the changes of a pass
 //   model, training, speed   what the other three workers compute, and the page's connections to them
 //   state       the visitor's choices, their form in the address, undo
 //   dom         elements, drawing in frames, the theme

@@ -26,9 +26,21 @@ let aborter = new AbortController();
 let patching = new AbortController();
 let queue: Promise<unknown> = Promise.resolve();
 
+/** Tells the page where the model computes, if that has changed. */
+function tellPlace(): void {
+  const place = session.place();
+  if (place && told !== (told = JSON.stringify(place))) send(place);
+}
+let told = '';
+
 /** Runs one call at a time: a model must not be replaced while it runs. */
 function inTurn<T>(run: () => T | Promise<T>, about = files): Promise<T> {
-  const result = queue.then(run).catch((error: unknown) => {
+  const again = async (error: unknown): Promise<T> => {
+    if (about === files && (await session.leaveGpu(failureOf(error)))) return run();
+    throw error;
+  };
+  const ran = queue.then(run).catch(again);
+  const result = ran.finally(tellPlace).catch((error: unknown) => {
     const failure = failureOf(error);
     // The module is lost, and the model with it: the next model gets a new one.
     if (failure.code === 'E_FATAL') session = newSession();
@@ -38,12 +50,12 @@ function inTurn<T>(run: () => T | Promise<T>, about = files): Promise<T> {
   return result;
 }
 const calls: Implementation<ModelCalls> = {
-  open(given, weights) {
+  open(given, weights, device) {
     aborter = new AbortController();
     const { signal } = aborter;
     const onProgress = (loaded: number, total: number): void => send({ loaded, total });
     return inTurn(async () => {
-      const opened = await session.open(given, weights, { signal, onProgress });
+      const opened = await session.open(given, weights, { device, signal, onProgress });
       files = given;
       return opened;
     }, given);
@@ -55,11 +67,7 @@ const calls: Implementation<ModelCalls> = {
   start: (text, change) => inTurn(() => session.start(text, change)),
   next: () => inTurn(() => session.next()),
   compare: (texts) => inTurn(() => session.compare(texts)),
-  lens: (text) =>
-    inTurn(async () => {
-      const laboratory = await session.laboratory();
-      return { ...(await laboratory.lens(text)), where: session.where() };
-    }),
+  lens: (text) => inTurn(async () => (await session.laboratory()).lens(text)),
   pair: (texts, words) => inTurn(async () => (await session.laboratory()).pair(texts, words)),
   patch(kind) {
     patching = new AbortController();

@@ -59,7 +59,7 @@ describe('early requests', () => {
 
 describe('the offline copy', () => {
   type Bundle = Record<string, { type: string; code?: string; source?: string; imports?: string[] }>;
-  const ofModels = ['models', 'formats', 'generation', 'inspection', 'pooling', 'quantized', 'team'];
+  const ofModels = ['models', 'formats', 'generation', 'gpu', 'inspection', 'pooling', 'quantized', 'team'];
   const bundle = (page = '<p>'): Bundle => ({
     'index.html': { type: 'asset', source: page },
     'service_worker.js': { type: 'chunk', code: 'const {files}=e.__BUILD__;', imports: [] },
@@ -68,6 +68,8 @@ describe('the offline copy', () => {
     'assets/peer_onnxruntime-1.js': { type: 'chunk', code: 'peer' },
     'assets/tokenizers-1.js': { type: 'chunk', code: 'tokenizers' },
     'assets/model_worker-1.js': { type: 'chunk', code: 'model' },
+    'assets/model_gpu-1.js': { type: 'chunk', code: 'kernels' },
+    'assets/gpu-1.js': { type: 'chunk', code: 'gpu' },
     'assets/multihead-analyses-relaxed-1.wasm': { type: 'asset', source: 'a' },
     ...Object.fromEntries(
       ofModels.flatMap((part) => ['relaxed', 'simd128'].map((simd) => [`assets/multihead-${part}-${simd}-1.wasm`, { type: 'asset', source: part }])),
@@ -86,7 +88,7 @@ describe('the offline copy', () => {
     expect(files).toEqual(['assets/index-1.js', 'favicon.svg', 'touch-icon.png']);
     const english = ['config.json', 'heads.json', 'model.safetensors', 'tokenizer.json'].map((name) => `english/${name}`);
     expect(later).toEqual(['assets/multihead-analyses-relaxed-1.wasm', ...english]);
-    expect(models).toEqual(['assets/model_worker-1.js', 'assets/tokenizers-1.js']);
+    expect(models).toEqual(['assets/model_gpu-1.js', 'assets/model_worker-1.js', 'assets/tokenizers-1.js']);
     expect(wasm).toEqual({
       relaxed: { page: 'assets/multihead-relaxed-1.wasm', models: ofModels.map((part) => `assets/multihead-${part}-relaxed-1.wasm`) },
       simd128: { page: 'assets/multihead-simd128-1.wasm', models: ofModels.map((part) => `assets/multihead-${part}-simd128-1.wasm`) },

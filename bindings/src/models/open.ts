@@ -20,6 +20,7 @@ import type { LoaderInput, OpenLoader } from './core/engine.js';
 import { CoreLoader } from './core/loader.js';
 import { readText } from './folder.js';
 import { findFolder } from './find_folder.js';
+import type { Place } from './gpu/loader.js';
 import { OpenedModel } from './model.js';
 import type { ModelParts } from './parts.js';
 import { type FolderSettings, readSettings } from './settings.js';
@@ -71,12 +72,6 @@ function readParts(given: OpenModelOptions['parts']): FindPart | undefined {
   return (part) => parts[part];
 }
 
-/** The place where a model is loaded. `openLoader` makes a loader there; `abandon` ends everything there if opening fails. */
-interface Place {
-  readonly openLoader: OpenLoader;
-  readonly abandon: () => void;
-}
-
 type LoadPart = (part: PartName) => Promise<void>;
 
 const loaderOf =
@@ -113,10 +108,10 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     createApi: (_, { simd }, parts) => ({ simd, parts }),
   });
 
-  /** On a GPU; with 'auto', on the calling thread for a model or a device that gives a reason. */
-  async function onGpu(device: 'gpu' | 'auto', loading: Loading, findPart: FindPart | undefined): Promise<Place> {
+  /** On a GPU; what `openCpu` gives takes a model or a device that gives a reason. */
+  async function onGpu(loading: Loading, findPart: FindPart | undefined, openCpu?: () => Promise<Place>): Promise<Place> {
     const [{ runtime }, { openGpuLoader }] = await Promise.all([load(loading, findPart), import('./gpu/loader.js')]);
-    const { openLoader, abandon } = await openGpuLoader(runtime, device === 'auto', loading.signal);
+    const { openLoader, abandon } = await openGpuLoader(runtime, await openCpu?.(), loading.signal);
     return { openLoader: withParts(loaderOf(runtime), openLoader), abandon };
   }
 
@@ -157,7 +152,7 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     if (embeddingWeights !== undefined) checkChoice(embeddingWeights, namesOf(weightTypes), 'embeddingWeights');
     checkCallback(onProgress, 'onProgress');
     if (worker !== undefined && workers === undefined) throw optionError('worker', 'none without workers', describe(worker));
-    if (device !== 'cpu' && workers !== undefined) throw optionError('workers', "none with a device other than 'cpu'", describe(workers));
+    if (device === 'gpu' && workers !== undefined) throw optionError('workers', "none with device 'gpu'", describe(workers));
     const findPart = readParts(ownParts);
     const folder = await findFolder(source, { revision, host, local, signal, onFetch });
     const reading = readSettings(folder, signal);
@@ -165,7 +160,7 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     const places: Place[] = [];
     const newPlace = async (): Promise<OpenLoader> => {
       const onCpu = () => (workers === undefined ? here(loading, findPart) : inWorkers(workers, worker, loading, findPart));
-      const place = await (device === 'cpu' ? onCpu() : onGpu(device, loading, findPart));
+      const place = await (device === 'cpu' ? onCpu() : onGpu(loading, findPart, device === 'auto' ? onCpu : undefined));
       places.push(place);
       return place.openLoader;
     };

@@ -146,7 +146,7 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    * cached keys and values the heads that it computes: about 1/n. Several workers need shared memory: Node has it, and a page that is
    * cross-origin isolated; elsewhere there is one worker. If no worker can be started, as in a service worker, the model
    * lives on the calling thread. {@link Model.workers} says how many there are. Default: none, and passes block the calling
-   * thread.
+   * thread. Firefox 153 never returns from 1 of 50 `new Worker()` in a worker: there, open such a model on the page's thread.
    */
   readonly workers?: number | 'all' | undefined;
   /**
@@ -155,7 +155,7 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    * `E_OPTION` that says why, as are edits of scores and pattern, beams, prompt lookup, prefixes, analyses and training. `'auto'`
    * loads the weights on both sides, measures both at the first passes and tokens, and takes the faster one, which {@link Model.device}
    * says with the times; the other calls are the CPU's, and it goes on there, in the middle of a generation too, if the GPU is lost,
-   * hangs for two minutes, refuses a kernel or has not enough memory. Not with `workers`. Default `'cpu'`.
+   * hangs for two minutes, refuses a kernel or has not enough memory. With `workers`, these are the CPU; `'gpu'` takes none. Default `'cpu'`.
    */
   readonly device?: 'cpu' | 'gpu' | 'auto' | undefined;
   /**

@@ -29,7 +29,8 @@ export type {
 export interface PoolOptions extends LoadOptions {
   /**
    * Number of workers, from 1 to 64, each with an instance of the WebAssembly module. `'all'`: one for each core of the
-   * machine, at most 64. Default `'all'`.
+   * machine, at most 64. Default `'all'`. Create a pool on the page's thread: Firefox 153 never returns from 1 of 50
+   * `new Worker()` in a worker, and the worker that made the call hangs.
    */
   readonly workers?: number | 'all' | undefined;
   /** Most calls that may be pending; one more is rejected with `E_BUSY`. Default 1000. */

@@ -1,29 +1,11 @@
 // constants: TYPE ROWS TAIL
 // y = f(norm(x) W^T + bias) for a few rows: 16 invocations share two outputs of ROWS rows (1 or 4),
 // so that W is read once. With `gated`, the two are a gate and its factor, and y is f(gate) * factor.
-// The norm is computed again by each workgroup, for which it reads x once more. TAIL: a row of W
-// has columns behind its last one, or x has not whole vec4f.
-//#params LinearBlock
-@group(0) @binding(1) var<storage, read> x: array<vec4f>;
-@group(0) @binding(2) var<storage, read> numbers: array<vec4u>;
-@group(0) @binding(3) var<storage, read> scales: array<u32>;
-@group(0) @binding(4) var<storage, read> vectors: array<vec4f>;
-@group(0) @binding(5) var<storage, read_write> y: array<f32>;
-//#include numbers.wgsl
-//#include functions.wgsl
-const NONE = 0xffffffffu;
+// The norm is computed again by each workgroup, for which it reads x once more.
+//#include linear.wgsl
 var<workgroup> part: array<vec4f, 128>;
 var<private> mean: vec4f;
 var<private> factor: vec4f;
-
-fn exists(c: u32) -> vec4<bool> { return vec4u(4u * c) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.columns); }
-
-fn raw_x(row: u32, c: u32) -> vec4f {
-  let at = (p.x_first + min(row, p.rows - 1u) * p.x_stride) / 4u + c;
-  if (TAIL == 0u) { return x[at]; }
-  if (4u * c >= p.columns) { return vec4f(); }
-  return select(vec4f(), x[at], exists(c));
-}
 
 fn vector(first: u32, c: u32) -> vec4f { return vectors[first / 4u + c]; }
 
@@ -36,16 +18,6 @@ fn load_x(row: u32, r: u32, c: u32) -> vec4f {
   if (TAIL == 0u) { return n; }
   return select(vec4f(), n, exists(c));
 }
-
-fn finished(sum: f32, output: u32) -> f32 {
-  var value = sum;
-  if (p.bias != NONE) { value += vectors[(p.bias + output) / 4u][(p.bias + output) % 4u]; }
-  value *= p.factor;
-  if (p.cap == 0.0) { return value; }
-  return p.cap * tanh_of(value / p.cap);
-}
-
-fn write(at: u32, value: f32) { y[at] = select(value, y[at] + value, p.adds != 0u); }
 
 //#include total.wgsl type=vec4f
 

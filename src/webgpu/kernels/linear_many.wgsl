@@ -1,24 +1,13 @@
 // constants: TYPE TAIL
 // y = f(x W^T + bias), 64 rows times 64 outputs a workgroup, 8 times 8 an invocation; 16 columns at
-// a time lie in workgroup memory, by column. TAIL: as linear_few.
-//#params LinearBlock
-@group(0) @binding(1) var<storage, read> x: array<vec4f>;
-@group(0) @binding(2) var<storage, read> numbers: array<vec4u>;
-@group(0) @binding(3) var<storage, read> scales: array<u32>;
-@group(0) @binding(4) var<storage, read> vectors: array<vec4f>;
-@group(0) @binding(5) var<storage, read_write> y: array<f32>;
-//#include numbers.wgsl
-//#include functions.wgsl
-const NONE = 0xffffffffu;
+// a time lie in workgroup memory, by column.
+//#include linear.wgsl
 var<workgroup> xs: array<vec4f, 256>;
 var<workgroup> ws: array<vec4f, 256>;
 
-// Four columns of a row of x; rows behind the last one repeat it.
 fn load_x(row: u32, c: u32) -> vec4f {
   if (4u * c >= p.columns) { return vec4f(); }
-  let v = x[(p.x_first + min(row, p.rows - 1u) * p.x_stride) / 4u + c];
-  if (TAIL == 0u) { return v; }
-  return select(vec4f(), v, vec4u(4u * c) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.columns));
+  return raw_x(row, c);
 }
 
 fn load_w(output: u32, c: u32) -> vec4f {
@@ -27,18 +16,10 @@ fn load_w(output: u32, c: u32) -> vec4f {
   return numbers_of(numbers[row * p.units + unit], c % GROUPS) * scale_of(row, unit);
 }
 
-fn write(row: u32, output: u32, sums: vec4f) {
+fn write_four(row: u32, output: u32, sums: vec4f) {
   if (row >= p.rows) { return; }
-  for (var i = 0u; i < 4u; i++) {
-    let o = output + i;
-    if (o >= p.outputs) { return; }
-    var value = sums[i];
-    if (p.bias != NONE) { value += vectors[(p.bias + o) / 4u][(p.bias + o) % 4u]; }
-    value *= p.factor;
-    if (p.cap != 0.0) { value = p.cap * tanh_of(value / p.cap); }
-    value = activated(p.code, value);
-    let at = p.y_first + row * p.y_stride + o;
-    y[at] = select(value, y[at] + value, p.adds != 0u);
+  for (var o = output; o < min(output + 4u, p.outputs); o++) {
+    write(p.y_first + row * p.y_stride + o, activated(p.code, finished(sums[o - output], o)));
   }
 }
 
@@ -91,12 +72,12 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   }
   let row = first_row + 8u * (t % 8u);
   let output = first_output + 8u * (t / 8u);
-  write(row + 0u, output, s0); write(row + 0u, output + 4u, r0);
-  write(row + 1u, output, s1); write(row + 1u, output + 4u, r1);
-  write(row + 2u, output, s2); write(row + 2u, output + 4u, r2);
-  write(row + 3u, output, s3); write(row + 3u, output + 4u, r3);
-  write(row + 4u, output, s4); write(row + 4u, output + 4u, r4);
-  write(row + 5u, output, s5); write(row + 5u, output + 4u, r5);
-  write(row + 6u, output, s6); write(row + 6u, output + 4u, r6);
-  write(row + 7u, output, s7); write(row + 7u, output + 4u, r7);
+  write_four(row + 0u, output, s0); write_four(row + 0u, output + 4u, r0);
+  write_four(row + 1u, output, s1); write_four(row + 1u, output + 4u, r1);
+  write_four(row + 2u, output, s2); write_four(row + 2u, output + 4u, r2);
+  write_four(row + 3u, output, s3); write_four(row + 3u, output + 4u, r3);
+  write_four(row + 4u, output, s4); write_four(row + 4u, output + 4u, r4);
+  write_four(row + 5u, output, s5); write_four(row + 5u, output + 4u, r5);
+  write_four(row + 6u, output, s6); write_four(row + 6u, output + 4u, r6);
+  write_four(row + 7u, output, s7); write_four(row + 7u, output + 4u, r7);
 }

@@ -1,4 +1,4 @@
-// The changes that "Bend it" makes to a forward pass, and the mask: the keys that a query may see.
+// The changes that a visitor makes to a forward pass, and the mask: the keys that a query may see.
 
 /** Divisor of the scores: √d_head, √d_model (a common mistake), or 1. */
 export type Divisor = 'head' | 'model' | 'none';

@@ -5,7 +5,7 @@ import { headStatistics } from 'multihead/lab';
 import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
 import { embed, embedDim as ruleEmbedDim } from './embedding.js';
 import { transposed, type Matrix } from './matrix.js';
-import { mostColumns, tracedSteps, type ForwardInput, type ForwardResult, type GivenHeads, type Split, type Trace } from './messages.js';
+import { tracedSteps, type ForwardInput, type ForwardResult, type GivenHeads, type Trace } from './messages.js';
 import { buildWeights, headDim as ruleHeadDim } from './patterns.js';
 import { createNovels } from './novels.js';
 import { identityOf } from './tokens.js';
@@ -62,7 +62,6 @@ export function createForward(mh: Multihead, words = (): string => '') {
           statistics: aboutWeights(mh, plain.weights, input.tokens).statistics,
         },
         ...aboutWeights(mh, trace.weights, input.tokens),
-        split: splitOf(mh, trace.q, input.splitHeads),
       };
     });
     const next = asked.reads === undefined ? (asked.given?.next ?? null) : read!.next(numbers.trace.output);
@@ -198,25 +197,4 @@ function aboutWeights(mh: Multihead, { data, shape }: Matrix, tokens: readonly s
     statistics: headStatistics(mh, { data, shape }, { tokens: ids }),
     meanWeights: { data: mean.toFloat32(), shape: [n, n] },
   };
-}
-
-/** Splits q with a module whose W_Q is the identity, so that its queries are q itself. */
-function splitOf(mh: Multihead, q: Matrix, heads: number): Split {
-  const width = q.shape.at(-1)!;
-  if (width > mostColumns) return { heads: null, reshaped: null, refusal: `${width} columns` };
-  const identity = Float32Array.from({ length: width ** 2 }, (_, i) => (i % (width + 1) === 0 ? 1 : 0));
-  const square = { data: identity, shape: [width, width] };
-  try {
-    const module = mh.multiHeadAttention({ embedDim: width, numHeads: heads, bias: false, outProj: false });
-    module.loadStateDict({ q_proj_weight: square, k_proj_weight: square, v_proj_weight: square });
-    const { trace } = module.forward(q, { trace: ['qHeads'] });
-    const { shape, data } = trace.qHeads;
-    const tensor = mh.tensor(q.data, q.shape);
-    const reshaped = tensor.reshape(shape).toFloat32();
-    const inner = shape.slice(1);
-    return { heads: { shape: inner, data }, reshaped: { shape: inner, data: reshaped }, refusal: '' };
-  } catch (error) {
-    if (!(error instanceof Error)) throw error;
-    return { heads: null, reshaped: null, refusal: error.message };
-  }
 }

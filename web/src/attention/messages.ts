@@ -51,8 +51,6 @@ export interface ForwardInput {
   readonly heads: readonly PatternId[];
   readonly causal: boolean;
   readonly bend: Bend;
-  /** Number of heads among which the head-split section divides the columns of q. */
-  readonly splitHeads: number;
 }
 
 /** The steps that the page shows. */
@@ -62,16 +60,6 @@ export const tracedSteps = [
 ] as const satisfies readonly TraceName[];
 
 export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
-
-/** q (N, width), split among heads. */
-export interface Split {
-  /** (H, N, width / H), split by the core. Null if the core refuses. */
-  readonly heads: Matrix | null;
-  /** q reshaped to (H, N, width / H) without the transpose. Null if the core refuses. */
-  readonly reshaped: Matrix | null;
-  /** Reason why the core refuses the number of heads; empty if it accepts. */
-  readonly refusal: string;
-}
 
 /** What a model predicts after the last token. */
 export interface NextWords {
@@ -101,7 +89,6 @@ export interface ForwardResult extends ForwardInput {
   readonly meanWeights: Matrix;
   /** The pass without any bend; null if nothing is bent. */
   readonly straight: Straight | null;
-  readonly split: Split;
   /** Null if no language model is shown. */
   readonly next: NextWords | null;
   readonly backend: Backend;

@@ -120,13 +120,6 @@ const headHues: readonly (readonly [hue: number, chroma: number])[] = [
   [20, 0.15],
 ];
 
-const headRamp = (theme: Theme, head: number): Ramp => {
-  const [hue, most] = headHues[head % headHues.length]!;
-  const chroma = theme === 'light' ? most : 0.7 * most;
-  const stops = [[0.35 * chroma, hue] as const, [chroma, hue] as const];
-  return { lightness: theme === 'light' ? [0.93, 0.45] : [0.32, 0.82], stops };
-};
-
 const steps = 256;
 const cache = new Map<string, readonly Color[]>();
 
@@ -181,18 +174,5 @@ export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: nu
   return (value) => {
     const step = Math.min(steps - 1, Math.round(Math.abs(value) * factor));
     return (value < 0 ? negative : positive)[step] ?? positive[0]!;
-  };
-}
-
-/**
- * Returns the function from a value and the index of a head to a tint of the head's color: pale for −limit, strong for
- * limit.
- */
-export function headScale(theme: Theme, limit: number): (value: number, head: number) => Color {
-  const half = (steps - 1) / 2;
-  const factor = limit > 0 ? half / limit : 0;
-  return (value, head) => {
-    const colors = table(`${theme} head ${head % headHues.length}`, () => headRamp(theme, head));
-    return colors[Math.max(0, Math.min(steps - 1, Math.round(half + value * factor)))] ?? colors[0]!;
   };
 }

@@ -3,7 +3,7 @@
 import { formatNumber } from '../base/format.js';
 import type { Theme } from '../dom/theme.js';
 import { axesOf, hatchedAs, type Axes } from './cell_text.js';
-import { colorScale, headScale, weightScale, type Color, type ScaleName } from './color_scale.js';
+import { colorScale, weightScale, type Color, type ScaleName } from './color_scale.js';
 import { family, shortened, strongSpacing, textWidth, type Layout } from './map_layout.js';
 
 /** A named range of columns. */
@@ -92,7 +92,7 @@ export function paintMap(context: CanvasRenderingContext2D, view: MatrixView, la
   else {
     const colors = colorsOf(view, style.theme);
     paintCells(context, view, layout, style, colors);
-    if (!view.small) paintNumbers(context, view, layout, style, colors);
+    if (!view.small) paintNumbers(context, view, layout, colors);
     if (view.edited) paintEdited(context, view, layout, colors);
   }
   if (view.strong && !view.bare) paintStrongLabels(context, view, layout, view.strong, style);
@@ -104,7 +104,7 @@ function colorsOf(view: MatrixView, theme: Theme): Color[] {
   const limit = view.scale === 'weights' ? 1 : largestOf(view);
   const { headOf, cols } = view;
   if (headOf) {
-    const color = view.scale === 'weights' ? weightScale(theme) : headScale(theme, limit);
+    const color = weightScale(theme);
     return Array.from(view.data, (value, i) => color(value, headOf(Math.floor(i / cols), i % cols)));
   }
   return Array.from(view.data, colorScale(theme, view.scale, limit));
@@ -213,16 +213,10 @@ function hatching(context: CanvasRenderingContext2D, theme: Theme, ratio: number
   return pattern;
 }
 
-/**
- * Ink of numbers that are written as 0, so that other numbers stand out. Its contrast with the color of 0 is over 4.5.
- */
-const quietInk: Readonly<Record<Theme, string>> = { light: '#656b78', dark: '#a4abbb' };
-
 function paintNumbers(
   context: CanvasRenderingContext2D,
   view: MatrixView,
   { left, top, cellWidth: w, cellHeight: h }: Layout,
-  { theme }: PaintStyle,
   colors: readonly Color[],
 ): void {
   const size = Math.min(12, Math.floor(Math.min(w * 0.32, h * 0.6)));
@@ -230,7 +224,6 @@ function paintNumbers(
   const limit = view.scale === 'weights' ? 1 : largestOf(view);
   const widestNumber = `${view.scale === 'weights' ? '' : '−'}${limit.toFixed(2)}`;
   if (!view.words && w < textWidth(widestNumber, size) + 4) return;
-  const quiet = limit / 128;
   context.font = `${size}px ${family}`;
   context.textAlign = 'center';
   context.textBaseline = 'middle';
@@ -238,8 +231,9 @@ function paintNumbers(
     const [row, col] = [Math.floor(i / view.cols), i % view.cols];
     if (hatchedAs(view, row, col)) return;
     const text = view.words ? shortened(view.words[i]!, size, w - 6) : formatNumber(value, 2);
-    const isQuiet = text === '0.00' && Math.abs(value) <= quiet && (view.scale === 'weights' || !view.headOf);
-    context.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;
+    // Ink only where something is.
+    if (text === '0.00') return;
+    context.fillStyle = colors[i]!.ink;
     context.fillText(text, left + (col + 0.5) * w - 0.5, top + (row + 0.5) * h);
   });
 }

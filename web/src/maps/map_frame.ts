@@ -2,8 +2,7 @@
 
 import { createStore } from '../base/store.js';
 import { el, refill } from '../dom/dom.js';
-import { update, type App } from '../state/app.js';
-import type { PageState, ViewName } from '../state/page_state.js';
+import type { ViewName } from '../state/page_state.js';
 import { cellText } from './cell_text.js';
 import type { MatrixView } from './heat_map.js';
 import { createMap, type Cell, type MapContent, type MapOptions, type MatrixMap } from './matrix_map.js';
@@ -25,17 +24,6 @@ export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapConten
   map.markIn(null);
   map.show(content);
 }
-
-/** A map of weights: a cell that is pointed at or chosen is a pair of words. `also` changes with a choice. */
-export const createWeightsFrame = (app: App, name: string, also: Partial<PageState> = {}) =>
-  createMapFrame(
-    {
-      maxCell: 44,
-      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
-      onChoose: ({ row, col }) => update(app, { query: row, key: col, ...also }),
-    },
-    name,
-  );
 
 /** `name` is the map's name in the labels of the buttons. */
 export function createMapFrame(options: MapOptions, name: string) {

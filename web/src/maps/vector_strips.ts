@@ -44,18 +44,23 @@ export function createStripCells() {
   };
 }
 
-/** `count` is the number of strips. It does not change, so that nothing below moves. */
-export function createStrips(count: number) {
-  const lines = Array.from({ length: count }, () => ({ label: el('span', { class: 'cut strip-label' }), cells: createStripCells() }));
-  const element = el('div', { class: 'vectors' }, ...lines.flatMap(({ label, cells }) => [label, cells.canvas]));
+/** Three strips: two operands and their product. A frame marks one column of all three. */
+export function createStrips() {
+  const lines = Array.from({ length: 3 }, () => ({ label: el('span', { class: 'cut strip-label' }), cells: createStripCells() }));
+  const frame = el('span', { class: 'strip-lit' });
+  const over = el('span', { class: 'strip-over', 'aria-hidden': 'true' }, frame);
+  const element = el('div', { class: 'vectors' }, ...lines.flatMap(({ label, cells }) => [label, cells.canvas]), over);
   return {
     element,
-    show(strips: readonly Strip[]): void {
-      lines.forEach(({ label, cells }, i) => {
-        const strip = strips[i];
-        label.replaceChildren(...(strip?.label ?? []));
-        if (strip) cells.show(strip.data, strip.limit);
+    show(strips: readonly Strip[], lit: number | undefined): void {
+      strips.forEach(({ label, data, limit }, i) => {
+        lines[i]!.label.replaceChildren(...label);
+        lines[i]!.cells.show(data, limit);
       });
+      frame.hidden = lit === undefined;
+      const count = strips[0]!.data.length;
+      frame.style.left = `${(100 * (lit ?? 0)) / count}%`;
+      frame.style.width = `${100 / count}%`;
     },
   };
 }

@@ -18,6 +18,7 @@ export function connect(start: () => Port, { onEvent, onLost }: Listener): Model
   function open(): Remote<ModelCalls> {
     return connectWorker<ModelCalls, ModelEvent>(start(), {
       onEvent,
+      nested: { during: 'open', start },
       onLost() {
         remote = undefined;
         onLost();

@@ -33,7 +33,7 @@ export class Laboratory {
     return this.#pair;
   }
 
-  async lens(text: string): Promise<Omit<Lens, 'where'>> {
+  async lens(text: string): Promise<Lens> {
     const { ids, labels } = await this.#read(text);
     return { labels, likeliest: await this.#likeliest(ids), logProbs: ids.length > 1 ? [...(await this.#model.logProbs(ids)).values] : [] };
   }

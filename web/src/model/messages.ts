@@ -3,6 +3,7 @@
 import type { ModelImage, ModelInfo, ModelWeights } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
 import type { LayerHeads } from '../attention/messages.js';
+import type { DeviceChoice, ModelPlace } from './place.js';
 import type { WeightChoice } from './weights.js';
 
 /** The page sends `File` objects, and the worker reads them: the page holds no copy. */
@@ -27,8 +28,6 @@ export interface OpenedModel {
   readonly readsText: boolean;
   /** Reason why the page cannot follow its heads step by step; empty if it can. */
   readonly noSteps: string;
-  /** Where it computes: "1 thread". */
-  readonly where: string;
 }
 
 /** Bytes of the weights that are read. */
@@ -73,8 +72,6 @@ export interface Lens {
   readonly likeliest: readonly (readonly LikelyText[])[];
   /** (N − 1): natural logarithms of the probabilities of the tokens from the second on. */
   readonly logProbs: readonly number[];
-  /** As of {@link OpenedModel}: the laboratory needs the model on one thread. */
-  readonly where: string;
 }
 
 export type Two<T> = readonly [T, T];
@@ -102,8 +99,8 @@ export interface Patched {
   readonly values: Matrix;
 }
 
-/** What the worker tells while a call runs. */
-export type ModelEvent = Loading | Patched;
+/** What the worker tells while a call runs; with its end, where the model computes, if that has changed. */
+export type ModelEvent = Loading | Patched | ModelPlace;
 
 /** A change of the model while it writes. */
 export type Change =
@@ -117,7 +114,7 @@ export type Change =
 export type Similarities = Matrix;
 
 export interface ModelCalls {
-  open(files: GivenFiles, weights: WeightChoice): OpenedModel;
+  open(files: GivenFiles, weights: WeightChoice, device: DeviceChoice): OpenedModel;
   /** Ends an open() that runs. */
   abort(): void;
   attend(text: string): TextAttention;

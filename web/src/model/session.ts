@@ -2,21 +2,23 @@
 
 import { openModel, type GeneratedToken, type Model, type ModelArray, type ModelImage, type OpenModelOptions } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
-import { counted, printable } from '../base/format.js';
 import type { LayerHeads, NextWords } from '../attention/messages.js';
+import { printable } from '../base/format.js';
+import { failureOf, type Failure } from '../workers/protocol.js';
 import { isGguf, weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
 import { Laboratory } from './laboratory.js';
 import { configOf, readLayer, whyNot } from './layer_heads.js';
-import { formatBytes, isWriter, mostTokens } from './limits.js';
+import { englishName, formatBytes, isWriter, mostTokens } from './limits.js';
 import type { Change, GivenFile, GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
+import { isOfGpu, lossOf, placeOf, refusalOf, type DeviceChoice, type ModelPlace } from './place.js';
 import { weightsFor, type WeightChoice } from './weights.js';
 
 /** Most bytes of the maps of a picture, which are copied once. */
 const mostMapBytes = 400e6;
 /** Largest files of a model that lives in workers. */
 const mostInWorkers = 2 ** 32;
-/** Most bytes of weights of a model that is opened again on one thread, for the laboratory: meanwhile they are in memory twice. */
+/** Most bytes of weights of a model that is opened again on one thread, for the laboratory: they are in memory twice. */
 const mostTwice = 1e9;
 /** New tokens of a continuation. */
 const mostNew = 24;
@@ -29,6 +31,7 @@ const trialText = 'The black cat sat on the mat.';
 type Workers = Pick<OpenModelOptions, 'workers' | 'worker'>;
 
 export interface Opening {
+  readonly device?: DeviceChoice | undefined;
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
 }
@@ -59,10 +62,17 @@ export class ModelSession {
   /** The layer whose heads were read last. */
   #layer: { readonly place: number; readonly headsOf: Awaited<ReturnType<typeof readLayer>> } | undefined;
   #generation: AsyncGenerator<GeneratedToken> | undefined;
+  /** Continues the text after these new tokens. */
+  #generate: (written: readonly number[]) => AsyncGenerator<GeneratedToken> = () => this.#generation!;
+  #written: number[] = [];
   #reopen: () => Promise<Model> = () => Promise.reject(new Error('No model is open.'));
   #laboratory: Laboratory | undefined;
   /** The model in workers that a generation still uses, after the model was opened again on this thread. */
   #left: Model | undefined;
+  #isGpuAlone = false; // true for a model that only the GPU has
+  /** The same model on this thread, for the laboratory. */
+  #beside: Model | undefined;
+  #refusal = ''; // why a model for the GPU is not there
 
   /** `workers`: where models live; by default in this thread. */
   constructor(workers: Workers = {}) {
@@ -70,14 +80,22 @@ export class ModelSession {
   }
 
   /** Replaces the model. Keeps the old model if the files are not valid. */
-  async open(given: GivenFiles, choice: WeightChoice, { signal, onProgress }: Opening = {}): Promise<OpenedModel> {
+  async open(given: GivenFiles, choice: WeightChoice, { device = 'auto', signal, onProgress }: Opening = {}): Promise<OpenedModel> {
     const weights = weightsFor(choice, weightBytes(given));
     const files = [...given.files, ...(await preprocessorFor(given))].map(({ path, file }) =>
       Object.defineProperty(file, 'webkitRelativePath', { value: path, configurable: true }),
     );
     // Workers hold a part of the weights each. A model that is too large for a page is refused at once, not once it has taken all memory.
     const place = weightBytes(given) <= mostInWorkers ? this.#workers : {};
-    const model = await openModel(files, { weights, signal, onProgress, ...place });
+    // The page's own model has the same numbers everywhere.
+    const isAuto = device === 'auto' && given.name !== englishName && 'gpu' in (globalThis.navigator ?? {});
+    const openOn = (on: DeviceChoice, workers: Workers): Promise<Model> => openModel(files, { weights, device: on, signal, onProgress, ...workers });
+    let refusal = '';
+    const model = await openOn(device === 'auto' && !isAuto ? 'cpu' : device, device === 'gpu' ? {} : place).catch((error: unknown) => {
+      if (device !== 'gpu' || !isOfGpu(failureOf(error))) throw error;
+      refusal = refusalOf(failureOf(error));
+      return openOn('cpu', place);
+    });
     const isOneFile = given.files.some(isGguf);
     const noSteps = isOneFile
       ? 'The steps read safetensors files, and this model is a GGUF file'
@@ -100,26 +118,38 @@ export class ModelSession {
     this.#readsText = readsText;
     this.#files = given;
     this.#noSteps = noSteps;
-    this.#reopen = () => openModel(files, { weights });
-    return { info: { ...model.info }, weights, readsText, noSteps, where: this.where() };
+    [this.#isGpuAlone, this.#refusal] = [device === 'gpu' && refusal === '', refusal];
+    this.#reopen = () => openModel(files, { weights, device: isAuto ? 'auto' : 'cpu' });
+    return { info: { ...model.info }, weights, readsText, noSteps };
   }
 
-  /** Where the model computes. */
-  where(): string {
-    const { workers } = this.#opened();
-    return workers > 0 ? counted(workers, 'worker') : '1 thread';
+  /** Where the model computes; undefined if none is open. */
+  place(): ModelPlace | undefined {
+    return this.#model && placeOf(this.#model, this.#refusal);
   }
 
-  /** The laboratory of a language model. A model in workers is opened again on this thread. */
+  /** Goes on with the processor after a failure of the GPU that alone has the model; false after another failure. */
+  async leaveGpu(failure: Failure): Promise<boolean> {
+    if (!this.#isGpuAlone || !isOfGpu(failure)) return false;
+    const lost = this.#opened();
+    this.#model = this.#beside ?? (await this.#reopen());
+    [this.#beside, this.#isGpuAlone, this.#refusal] = [undefined, false, lossOf(failure)];
+    lost.dispose();
+    this.#generation &&= this.#generate(this.#written);
+    return true;
+  }
+
+  /** The laboratory of a language model, which needs it on this thread: a model elsewhere is opened again. */
   async laboratory(): Promise<Laboratory> {
     if (this.#laboratory) return this.#laboratory;
     let model = this.#opened();
-    if (model.workers > 0) {
+    if (model.workers > 0 || this.#isGpuAlone) {
       const { weightBytes: bytes } = model.info;
       if (bytes > mostTwice)
         throw new Error(`This page looks into models of up to ${formatBytes(mostTwice)} of weights; this one has ${formatBytes(bytes)}.`);
       model = await this.#reopen();
-      [this.#left, this.#model] = [this.#model, model];
+      if (this.#isGpuAlone) this.#beside = model;
+      else [this.#left, this.#model] = [this.#model, model];
       if (!this.#generation) this.#endGeneration();
     }
     this.#laboratory = new Laboratory(model, { read: (text) => this.#read(text), label: (id) => this.#label(id), readsText: this.#readsText });
@@ -204,7 +234,12 @@ export class ModelSession {
     const edits = change && (await (await this.laboratory()).editsFor(change));
     await this.#generation?.return(undefined);
     this.#endGeneration();
-    this.#generation = this.#opened().generate(this.#readsText ? text : ids, { maxNewTokens: mostNew, topTokens: mostLikely, edits });
+    this.#written = [];
+    this.#generate = (written) => {
+      const prompt = written.length === 0 && this.#readsText ? text : [...ids, ...written];
+      return this.#opened().generate(prompt, { maxNewTokens: mostNew - written.length, topTokens: mostLikely, edits });
+    };
+    this.#generation = this.#generate([]);
     return this.next();
   }
 
@@ -218,6 +253,7 @@ export class ModelSession {
       this.#endGeneration();
       return null;
     }
+    this.#written.push(value.token);
     const likeliest = await Promise.all(
       value.topTokens.map(async ({ token, probability }) => ({ label: await this.#label(token), share: probability })),
     );
@@ -243,6 +279,8 @@ export class ModelSession {
     void this.#generation?.return(undefined);
     this.#endGeneration();
     this.#model?.dispose();
+    this.#beside?.dispose();
+    this.#beside = undefined;
     this.#layer = this.#laboratory = this.#vocabulary = undefined;
     this.#model = undefined;
   }

@@ -7,9 +7,7 @@ import { placeIds, placeIn, type PlaceId } from '../state/page_state.js';
 export const placeNames: Readonly<Record<PlaceId, string>> = {
   'your-sentence': 'Sentence',
   steps: 'Steps',
-  reveal: 'Split',
   gallery: 'Heads',
-  bend: 'Bend',
   train: 'Train',
   generate: 'Generate',
   own: 'Your model',

@@ -4,11 +4,9 @@ import '../below.css';
 import type { App } from '../state/app.js';
 import { tables } from '../maps/map_frame.js';
 import { matrixTable } from '../maps/matrix_table.js';
-import { bendSection } from './bend/bend.js';
 import { gallerySection } from './gallery/gallery.js';
 import { ownModelSection } from './own/own_model.js';
 import { speedSection } from './speed/speed.js';
-import { splitSection } from './split/split_section.js';
 import { stepSection } from './steps/step_through.js';
 import { generateSection } from './training/generate.js';
 import { trainSection } from './training/train.js';
@@ -21,9 +19,7 @@ export { addMore } from './sentence/more.js';
 
 export const sections: readonly ((app: App) => HTMLElement)[] = [
   stepSection,
-  splitSection,
   gallerySection,
-  bendSection,
   trainSection,
   generateSection,
   ownModelSection,

@@ -115,12 +115,12 @@ export const headsOf = ({ result, state }: Pick<App, 'result' | 'state'>): Named
 
 /** The worker's input; null for a sentence without tokens, undefined while heads are being read. */
 export function inputOf({ state, heads: shown }: Pick<App, 'state' | 'heads'>): ForwardInput | null | undefined {
-  const { text, source, novelsLayer, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state.get();
+  const { text, source, novelsLayer, heads, causal, window, temperature, divisor, muted, withoutOutput, edits } = state.get();
   const { given, reading } = shown.get();
   const novels = source === 'novels';
   if (reading) return undefined;
   const bend = { window, temperature, divisor, muted, withoutOutput, edits };
-  const shared = { causal, bend, splitHeads };
+  const shared = { causal, bend };
   if (given) return { tokens: given.tokens, heads: given.names.map((_, head) => colorOf(head)), ...shared, given };
   const { tokens } = tokenize(text);
   if (tokens.length === 0) return null;
@@ -129,7 +129,7 @@ export function inputOf({ state, heads: shown }: Pick<App, 'state' | 'heads'>): 
 
 /** Two inputs with equal keys have equal results. The key of given heads stands for their numbers. */
 export const keyOf = (input: ForwardInput | null): string =>
-  JSON.stringify(input && [input.tokens, input.heads, input.causal, input.bend, input.splitHeads, input.reads ?? input.given?.key]);
+  JSON.stringify(input && [input.tokens, input.heads, input.causal, input.bend, input.reads ?? input.given?.key]);
 
 /** True if `result` was computed for the present choices. */
 export function isCurrent(result: ForwardResult | null, app: App): boolean {

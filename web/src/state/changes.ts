@@ -16,8 +16,6 @@ const titles: { readonly [name in FieldName]: string } = {
   },
   liveView: 'colors or numbers',
   ...{ step: 'step', part: 'matrix', stepView: 'colors or numbers' },
-  ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colors or numbers' },
-  ...{ galleryView: 'colors or numbers', bendView: 'colors or numbers' },
   ...{ window: 'window', temperature: 'temperature', divisor: 'divisor', muted: 'muted heads', withoutOutput: 'W_O', edits: 'set weights' },
   ...{
     model: 'model',
@@ -27,7 +25,7 @@ const titles: { readonly [name in FieldName]: string } = {
     ownText: 'text',
     ownSentences: 'sentences',
   },
-  ...{ ownWeights: 'type of weights', ownView: 'colors or numbers', ownSort: 'order of the heads' },
+  ...{ ownWeights: 'type of weights', ownDevice: 'device', ownView: 'colors or numbers', ownSort: 'order of the heads' },
   ...{ labTexts: 'sentences', labWords: 'words', labChange: 'change of the model', labFactor: 'change of the model' },
   ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', trainLayer: 'layer in view', rate: 'learning rate' },
   ...{

@@ -7,6 +7,7 @@ import { novelsTexts, presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
 import { quoted } from '../base/format.js';
 import { maxNameCharacters, maxPatches, scoreNames } from '../model/limits.js';
+import { deviceChoices } from '../model/place.js';
 import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';
 import { sequenceLength } from '../training/messages.js';
@@ -17,11 +18,21 @@ export const stepIds = ['x', 'project', 'split', 'scores', 'scale', 'mask', 'sof
 export type StepId = (typeof stepIds)[number];
 
 /** The sections of the page, in its order. An address may name one: "#train", or "at=train" among other parts. */
-export const placeIds = ['your-sentence', 'steps', 'reveal', 'gallery', 'bend', 'train', 'generate', 'own', 'speed', 'use-it'] as const;
+export const placeIds = ['your-sentence', 'steps', 'gallery', 'train', 'generate', 'own', 'speed', 'use-it'] as const;
 export type PlaceId = (typeof placeIds)[number];
 
 const partsOf = (hash: string): string[] => hash.replace(/^#/, '').split('&');
-const placeOfPart = (part: string): PlaceId | undefined => placeIds.find((id) => part === id || part === `at=${id}`);
+
+/** Sections of earlier versions, with the section and the step that show the same now. */
+const former: Readonly<Record<string, { readonly place: PlaceId; readonly step: StepId } | undefined>> = {
+  reveal: { place: 'steps', step: 'split' },
+  bend: { place: 'steps', step: 'scale' },
+};
+/** Fields of earlier versions. An address may still have them; nothing reads them. */
+const formerFields = ['splitHeads', 'splitApart', 'wrongReshape', 'revealView', 'galleryView', 'bendView'];
+
+const formerOfPart = (part: string) => former[part.replace(/^at=/, '')];
+const placeOfPart = (part: string): PlaceId | undefined => placeIds.find((id) => part === id || part === `at=${id}`) ?? formerOfPart(part)?.place;
 
 /** The section that an address names. */
 export const placeIn = (hash: string): PlaceId | undefined =>
@@ -69,14 +80,6 @@ export const fields = {
   /** The matrix shown, in the steps that have q, k and v. */
   part: oneOf(['q', 'k', 'v'], 'q'),
   stepView: oneOf(viewNames, 'colors'),
-  // Split into heads
-  splitHeads: integer(1, 64, 8),
-  splitApart: flag(false),
-  wrongReshape: flag(false),
-  revealView: oneOf(viewNames, 'colors'),
-  // Head gallery
-  galleryView: oneOf(viewNames, 'colors'),
-  // Bend it
   /** Number of words on each side that a query sees; −1 for all. */
   window: integer(-1, maxWindow, unbent.window),
   temperature: number(...temperatureRange, unbent.temperature),
@@ -84,7 +87,6 @@ export const fields = {
   muted: indices(mostHeads),
   withoutOutput: flag(unbent.withoutOutput),
   edits: weightEdits(mostHeads, maxTokens, maxEdits),
-  bendView: oneOf(viewNames, 'colors'),
   // Your own model
   /** Name of the model; empty if there is none. The address does not hold its files. */
   model: textUpTo(maxNameCharacters, ''),
@@ -97,6 +99,8 @@ export const fields = {
   /** Sentences to compare, one a line; empty for a sample. */
   ownSentences: textUpTo(maxCharacters, ''),
   ownWeights: oneOf(weightChoices, 'auto'),
+  /** Where the model computes. */
+  ownDevice: oneOf(deviceChoices, 'auto'),
   ownView: oneOf(viewNames, 'colors'),
   /** What the heads of the model are sorted by. */
   ownSort: oneOf(['layer', ...scoreNames], 'layer'),
@@ -183,10 +187,13 @@ function decoded(text: string): string | undefined {
 export function fromHash(hash: string) {
   const read: Record<string, unknown> = {};
   const broken = new Set<string>();
+  let step: StepId | undefined;
   for (const part of partsOf(hash)) {
+    step ??= formerOfPart(part)?.step;
     if (part === '' || placeOfPart(part)) continue;
     const [rawName = '', ...rest] = part.split('=');
     const name = decoded(rawName) ?? rawName;
+    if (formerFields.includes(name)) continue;
     const text = decoded(rest.join('='));
     const field = Object.hasOwn(fields, name) ? (fields[name as FieldName] as Field<unknown>) : undefined;
     const value = text === undefined ? undefined : field?.fromText(text);
@@ -194,7 +201,7 @@ export function fromHash(hash: string) {
     else read[name] ??= value;
   }
   const usual = defaultsOf((read['source'] as SourceName | undefined) ?? (Object.keys(read).length > 0 ? 'rules' : 'novels'));
-  return checked({ ...usual, ...read } as PageState, broken);
+  return checked({ ...usual, ...(step && { step }), ...read } as PageState, broken);
 }
 
 /** Gives a field its default where a check fails, and adds its name to `broken`. */

@@ -27,7 +27,7 @@ export const heads: MakeScene = (stage) => {
   function ask(): void {
     const used = patterns.slice(0, count.now());
     stage.ask(
-      () => stage.engine.forward({ tokens, heads: used, causal: false, bend: unbent, splitHeads: 4 }),
+      () => stage.engine.forward({ tokens, heads: used, causal: false, bend: unbent }),
       ({ trace: { weights } }) => {
         const rows = used.map((_, head) => rowOf(weights, head, query()));
         line.show(

@@ -83,6 +83,6 @@ export const split: MakeScene = (stage) => {
   return {
     figure: picture,
     controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('split.do')), el('div', { class: 'row' }, apart, wrong)),
-    onPage: '#text=the+black+cat+sat&splitHeads=2&at=reveal',
+    onPage: '#text=the+black+cat+sat&step=split&at=steps',
   };
 };

@@ -2,6 +2,7 @@
 
 import { lacksFile, whyMissing } from './missing_file.js';
 import type { Call, Failure, Functions, Message } from './protocol.js';
+import { watchSilence } from './silence.js';
 
 /** The part of Worker that is used. */
 export interface Port {
@@ -15,7 +16,16 @@ export interface Listener<Event> {
   onEvent?(event: Event): void;
   /** Called once if the worker has ended (`ended`), or if its script is missing or threw. All pending calls are rejected with `why`. */
   onLost(why: Failure, ended: boolean): void;
+  /**
+   * For a worker that starts workers of its own during this call: Firefox 153 does not return from 1 of 50 `new Worker()` in a worker. Such a
+   * worker is replaced by one that start() gives, and what was called is called again.
+   */
+  readonly nested?: { readonly during: string; start(): Port };
 }
+
+/** Seconds without an event, or an answer to ping(), after which a worker hangs. */
+const longestSilence = 10;
+const mostAttempts = 5;
 
 export interface Remote<F extends Functions<F>> {
   call<N extends keyof F & string>(name: N, ...values: Parameters<F[N]>): Promise<ReturnType<F[N]>>;
@@ -26,17 +36,43 @@ export interface Remote<F extends Functions<F>> {
 }
 
 interface Pending {
+  readonly call: Call;
   resolve(value: unknown): void;
   reject(error: Error): void;
 }
 
-export function connect<F extends Functions<F>, Event = never>(port: Port, { onEvent, onLost }: Listener<Event>): Remote<F> {
+export function connect<F extends Functions<F>, Event = never>(first: Port, { onEvent, onLost, nested }: Listener<Event>): Remote<F> {
   const pending = new Map<number, Pending>();
   let lastId = 0;
   let closed: Failure | undefined;
+  let port: Port;
+  /** True once this worker has said anything: before, it may be loading. */
+  let spoke = false;
+  /** The call in which the worker starts others, until something comes of it. */
+  let watched: number | undefined;
+  let attempts = 1;
+  const silence = watchSilence(
+    () => longestSilence,
+    () => (spoke && attempts < mostAttempts ? startAgain() : silence.begin()),
+    () => void send('ping', []).then(() => watched !== undefined && silence.begin(), ignore),
+  );
+
+  function startAgain(): void {
+    attempts += 1;
+    port.terminate();
+    listen(nested!.start());
+    for (const { call } of pending.values()) port.postMessage(call);
+    silence.begin();
+  }
+
+  function unwatch(): void {
+    watched = undefined;
+    silence.end();
+  }
 
   function close(why: Failure): void {
     closed ??= why;
+    unwatch();
     port.terminate();
     for (const { reject } of pending.values()) reject(errorOf(why));
     pending.clear();
@@ -51,6 +87,7 @@ export function connect<F extends Functions<F>, Event = never>(port: Port, { onE
   async function settle(message: Extract<Message, { id: number }>): Promise<void> {
     const call = pending.get(message.id);
     pending.delete(message.id);
+    if (message.id === watched) unwatch();
     if ('value' in message) return call?.resolve(message.value);
     const { failure } = message;
     call?.reject(errorOf(lacksFile(failure) ? { ...failure, message: await whyMissing() } : failure));
@@ -61,21 +98,34 @@ export function connect<F extends Functions<F>, Event = never>(port: Port, { onE
     return new Promise((resolve, reject) => {
       lastId += 1;
       // It throws for values that cannot be cloned: then the call is rejected, and nothing waits.
-      port.postMessage({ id: lastId, name, values });
-      pending.set(lastId, { resolve, reject });
+      const call = { id: lastId, name, values };
+      port.postMessage(call);
+      pending.set(lastId, { call, resolve, reject });
+      if (name !== nested?.during) return;
+      watched = lastId;
+      silence.begin();
     });
   }
 
-  port.onmessage = ({ data }) => {
-    if ('lock' in data) whenFree(data.lock, () => lose(lost('its worker has ended, perhaps for lack of memory.'), true));
-    else if ('event' in data) onEvent?.(data.event as Event);
-    else void settle(data);
-  };
-  port.onerror = async ({ message }) => {
-    if (message) return lose(lost(message), false);
-    // The event of a script that is missing has no message.
-    lose({ code: 'E_LOAD', argument: 'worker', message: await whyMissing() }, false);
-  };
+  function listen(to: Port): void {
+    port = to;
+    spoke = false;
+    to.onmessage = ({ data }) => {
+      spoke = true;
+      if ('lock' in data) whenFree(data.lock, () => to === port && lose(lost('its worker has ended, perhaps for lack of memory.'), true));
+      else if ('event' in data) {
+        unwatch();
+        onEvent?.(data.event as Event);
+      } else void settle(data);
+    };
+    to.onerror = async ({ message }) => {
+      if (message) return lose(lost(message), false);
+      // The event of a script that is missing has no message.
+      lose({ code: 'E_LOAD', argument: 'worker', message: await whyMissing() }, false);
+    };
+  }
+
+  listen(first);
   return {
     call: (name, ...values) => send(name, values) as ReturnType<Remote<F>['call']>,
     ping: async () => void (await send('ping', [])),
@@ -84,6 +134,8 @@ export function connect<F extends Functions<F>, Event = never>(port: Port, { onE
 }
 
 const lost = (message: string): Failure => ({ code: 'E_WORKER', message });
+
+const ignore = (): void => {};
 
 const errorOf = ({ message, ...parts }: Failure): Error => Object.assign(new Error(message), parts);
 

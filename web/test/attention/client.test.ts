@@ -27,7 +27,7 @@ function setUp() {
     onTimed: (milliseconds) => times.push(milliseconds),
     onTrouble: (trouble) => troubles.push(trouble.kind === 'failed' ? trouble.why.message : trouble.kind),
   });
-  const ask = (text: string) => client.request({ tokens: text.split(' '), heads: ['first'], causal: false, bend: unbent, splitHeads: 8 });
+  const ask = (text: string) => client.request({ tokens: text.split(' '), heads: ['first'], causal: false, bend: unbent });
   /** The sentences of the requests so far. */
   const sent = () => calls.filter(({ name }) => name === 'forward').map(({ values }) => (values[0] as ForwardInput).tokens.join(' '));
   const callOf = (name: string, index = -1) => calls.filter((call) => call.name === name).at(index)!;

@@ -8,7 +8,7 @@ import type { ForwardInput, ForwardResult } from '../../src/attention/messages.j
 import { headDim, patternIds } from '../../src/attention/patterns.js';
 
 const tokens = 'the black cat sat on the mat'.split(' ');
-const plain: ForwardInput = { tokens, heads: patternIds, causal: false, bend: unbent, splitHeads: 8 };
+const plain: ForwardInput = { tokens, heads: patternIds, causal: false, bend: unbent };
 const bent = (change: Partial<Bend>) => ({ bend: { ...unbent, ...change } });
 
 let forward: (input: ForwardInput) => ForwardResult;
@@ -116,32 +116,9 @@ describe('a forward pass', () => {
   it('leaves only the module of the heads in use', () => {
     forward(plain);
     const before = live();
-    for (const window of [-1, 2, 3]) forward({ ...plain, ...bent({ window, edits: [] }), splitHeads: 7 });
+    for (const window of [-1, 2, 3]) forward({ ...plain, ...bent({ window, edits: [] }) });
     forward({ ...plain, heads: ['first'] });
     expect(live()).toBe(before);
-  });
-});
-
-describe('the split of q', () => {
-  /** Four heads of 16 columns. */
-  const four: ForwardInput = { ...plain, heads: patternIds.slice(0, 4) };
-
-  it('gives head h columns 8h to 8h + 7, and differs from a mere reshape', () => {
-    const { split, trace } = forward(four);
-    const at = (h: number, i: number, c: number) => split.heads!.data[(h * 7 + i) * 8 + c];
-    for (let h = 0; h < 8; h += 1) {
-      for (let i = 0; i < 7; i += 1) {
-        for (let c = 0; c < 8; c += 1) expect(at(h, i, c)).toBe(trace.q.data[i * 64 + h * 8 + c]);
-      }
-    }
-    expect(split.heads!.shape).toEqual([8, 7, 8]);
-    expect([...split.reshaped!.data]).toEqual([...trace.q.data]);
-  });
-
-  it('refuses 7 heads in the words of the package', () => {
-    const { split } = forward({ ...four, splitHeads: 7 });
-    expect(split.heads).toBe(null);
-    expect(split.refusal).toMatch(/7.*64/);
   });
 });
 

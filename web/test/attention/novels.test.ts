@@ -18,7 +18,7 @@ let run: (text: string, layer?: number, bend?: Partial<Bend>) => ForwardResult;
 
 beforeAll(async () => {
   const forward = createForward(await load(), () => file);
-  run = (text, reads = 1, bend = {}) => forward({ reads, tokens: split(text), heads, causal: true, bend: { ...unbent, ...bend }, splitHeads: 8 });
+  run = (text, reads = 1, bend = {}) => forward({ reads, tokens: split(text), heads, causal: true, bend: { ...unbent, ...bend } });
 });
 
 describe('the words model', () => {

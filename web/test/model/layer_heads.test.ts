@@ -37,7 +37,7 @@ describe('the heads of a layer of a model', () => {
       expect([read.tokens.join(' '), read.layer, read.layers]).toEqual([text, layer, info.numLayers]);
       const heads = Array.from({ length: info.numHeads }, (_, head) => colorOf(head));
       const from = { ...read, key: `${layer}`, names: heads, line: '' };
-      const { trace } = createForward(mh)({ given: from, heads, tokens: read.tokens, causal: true, bend: unbent, splitHeads: 1 });
+      const { trace } = createForward(mh)({ given: from, heads, tokens: read.tokens, causal: true, bend: unbent });
       const size = info.numHeads * 7 * 7;
       const wanted = weights.data.subarray(layer * size, (layer + 1) * size);
       const furthest = wanted.reduce((most, value, i) => Math.max(most, Math.abs(value - trace.weights.data[i]!)), 0);

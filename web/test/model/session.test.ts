@@ -210,6 +210,21 @@ describe('a model that the visitor brought', () => {
     await expect(session.attend('1')).rejects.toThrow('No model is open.');
   });
 
+  it('opens a model for a GPU on the processor where there is none, and says so', async () => {
+    const session = new ModelSession();
+    expect(session.place()).toBe(undefined);
+    await session.open(given(goldenFiles('gpt2')), 'auto', { device: 'gpu' });
+    const why = 'This browser offers pages no GPU, so the model computes on the processor.';
+    expect(session.place()).toEqual({ where: '1 thread', why, refusal: why });
+    expect((await session.attend('1 2 3')).labels).toEqual(['1', '2', '3']);
+    expect(await session.leaveGpu({ code: 'E_GPU_LOST', message: '' })).toBe(false);
+    await session.open(given(goldenFiles('gpt2')), 'auto', { device: 'cpu' });
+    expect(session.place()).toEqual({ where: '1 thread', why: '', refusal: '' });
+    const broken = session.open(given({ 'config.json': '{}', 'model.safetensors': '' }), 'auto', { device: 'gpu' });
+    await expect(broken).rejects.toMatchObject({ code: expect.stringMatching(/E_FORMAT|E_OPTION|E_GPU/) });
+    session.close();
+  });
+
   it('keeps weights in the chosen type, and reports how much is read', async () => {
     const session = new ModelSession();
     const files = given(goldenFiles('gpt2'));

@@ -11,7 +11,7 @@ import { sentenceFile } from '../../src/sections/use_it/sentence_file.js';
 
 const tokens = ['the', 'black', 'cat', 'sat', 'on', 'the', 'mat'];
 const input = (bend: Partial<Bend>, causal: boolean): ForwardInput => ({
-  ...{ tokens, heads: ['previous', 'first', 'same', 'nearby'], causal, bend: { ...unbent, ...bend }, splitHeads: 8 },
+  ...{ tokens, heads: ['previous', 'first', 'same', 'nearby'], causal, bend: { ...unbent, ...bend } },
 });
 const size = { tokens: 7, embedDim: 64, headDim: 16, bias: false };
 /** A folder inside the checkout, where Node finds the package. */
@@ -54,7 +54,7 @@ describe('the program in JavaScript', () => {
       ...{ key: 'noise', tokens, x: noise(7 * 12), embedDim: 12, headDim: 8, weights, rope: { style: 'half', base: 500 } },
       ...{ names: ['one', 'two'], line: '', layer: 0, layers: 1 },
     };
-    const result = createForward(mh)({ given, tokens, heads: ['previous', 'first'], causal: true, bend: unbent, splitHeads: 2 });
+    const result = createForward(mh)({ given, tokens, heads: ['previous', 'first'], causal: true, bend: unbent });
     const what = { tokens: 7, heads: 2, embedDim: 12, headDim: 8, bias: true, rope: given.rope, causal: true, bend: unbent, head: 1, query: 5 };
     writeFileSync(`${folder}given.mjs`, javaScript(what).replace(fileName, `${folder}given.safetensors`));
     writeFileSync(`${folder}given.safetensors`, sentenceFile(result));

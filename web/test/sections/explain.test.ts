@@ -7,7 +7,7 @@ import { carries, explain } from '../../src/sections/steps/explain.js';
 
 const tokens = 'I saw the dog and the dog ran'.split(' ');
 const plain: ForwardInput = {
-  ...{ tokens, heads: ['previous', 'first', 'same', 'nearby'], causal: false, bend: unbent, splitHeads: 8 },
+  ...{ tokens, heads: ['previous', 'first', 'same', 'nearby'], causal: false, bend: unbent },
 };
 
 let forward: (input: ForwardInput) => ForwardResult;
@@ -42,7 +42,8 @@ describe('explain', () => {
   it('has a sentence for every step, and counts from 1', () => {
     const result = run();
     for (const name of tracedSteps) {
-      expect(explain(result, name, { row: 6, col: 2, head: 1 }).why.length, name).toBeGreaterThan(5);
+      const { first = '', why } = explain(result, name, { row: 6, col: 2, head: 1 });
+      expect((first + why).length, name).toBeGreaterThan(5);
     }
     expect(explain(result, 'kHeads', { row: 0, col: 0, head: 1 }).why).toContain('column 17 of k');
     expect(explain(result, 'merged', { row: 0, col: 16, head: 0 }).why).toMatch(/^Head 2 .*column 1 /);
@@ -60,6 +61,10 @@ describe('explain', () => {
     const at = { row: 6, col: 2, head: 0 };
     expect(explain(run(), 'scaledScores', at).why).toMatch(/divided by √16 = 4\.$/);
     expect(explain(run({}, { divisor: 'model', temperature: 2 }), 'scaledScores', at).why).toMatch(/√64 = 8 and the temperature 2\.$/);
+    // The bars of a row shrink by the divisor, and hidden ones are gone.
+    for (const { share, start } of explain(run(), 'scaledScores', at).bars!) expect(share).toBeCloseTo(start! / 4, 6);
+    const masked = explain(run({ causal: true }), 'maskedScores', at).bars!.filter(({ key }) => key > 6);
+    expect(masked.every(({ share, note }) => share === -Infinity && note === '−∞')).toBe(true);
     const edits = [{ head: 0, query: 6, key: 2, weight: 0.5 }];
     expect(explain(run({}, { edits }), 'weights', at).why).toMatch(/by hand/);
     expect(explain(run({}, { muted: [1] }), 'merged', { ...at, col: 20 }).why).toMatch(/^Head 2 is muted/);
@@ -70,6 +75,10 @@ describe('explain', () => {
     const { why, terms } = explain(run(), 'weights', { row: 6, col: 5, head: 0 });
     expect(why).toMatch(/^e⁰ ÷ 1\.\d+\. The row’s largest score, \d+\.\d+, is subtracted first; the result is the same\.$/);
     expect(numberOf(terms!().total)).toBeCloseTo(1, 3);
+    const { bars, whole } = explain(run(), 'weights', { row: 6, col: 5, head: 0 });
+    expect(bars!.map(({ key }) => key)).toEqual([...bars!.map(({ key }) => key)].sort((a, b) => a - b));
+    expect(Math.max(...bars!.map(({ share }) => share))).toBe(1);
+    expect(whole!.weights.reduce((a, b) => a + b)).toBeCloseTo(1, 5);
   });
 });
 

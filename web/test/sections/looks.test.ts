@@ -14,7 +14,7 @@ beforeAll(async () => {
 
 function captionFrom(query: number, bend: Partial<Bend> = {}, change: Partial<ForwardInput> = {}): string {
   const { heads, causal, text } = preset;
-  const result = forward({ tokens: text.split(' '), heads, causal, bend: { ...unbent, ...bend }, splitHeads: 8, ...change });
+  const result = forward({ tokens: text.split(' '), heads, causal, bend: { ...unbent, ...bend }, ...change });
   return captionOf(result, query, text);
 }
 

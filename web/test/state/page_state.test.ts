@@ -71,6 +71,13 @@ describe('the address', () => {
     expect(fromHash('#train')).toEqual({ state: defaults, broken: [] });
     expect(fromHash('#head=2&at=own')).toEqual({ state: { ...defaultsOf('rules'), head: 1 }, broken: [] });
     expect(['#train', '#head=2&at=own', '#head=2', '#at=nowhere'].map(placeIn)).toEqual(['train', 'own', undefined, undefined]);
+    expect(fromHash('#splitHeads=7&revealView=numbers&at=reveal')).toEqual({ state: { ...defaults, step: 'split' }, broken: [] });
+    const placesAndSteps = ['#reveal', '#step=x&at=reveal', '#galleryView=numbers&at=bend'].map((hash) => [placeIn(hash), fromHash(hash).state.step]);
+    expect(placesAndSteps).toEqual([
+      ['steps', 'split'],
+      ['steps', 'x'],
+      ['steps', 'scale'],
+    ]);
     expect(fromHash('#at=nowhere').broken).toEqual(['"at"']);
   });
 

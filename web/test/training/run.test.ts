@@ -209,7 +209,7 @@ describe('the heads of a layer', () => {
     expect(sample.ofText).toBe(false);
     const heads = [0, 1, 2, 3].map(colorOf);
     const given = { ...sample, key: '', names: heads, line: '' };
-    const input = { given, heads, tokens: sample.tokens, causal: true, bend: unbent, splitHeads: 4 };
+    const input = { given, heads, tokens: sample.tokens, causal: true, bend: unbent };
     const { trace } = mh.scope(() => createForward(mh)(input));
     const furthest = maps.reduce((most, value, i) => Math.max(most, Math.abs(value - trace.weights.data[i]!)), 0);
     expect(furthest).toBeLessThan(1e-6);

@@ -148,3 +148,39 @@ test('a worker that the page closes is not reported', async () => {
   await expect(call).rejects.toThrow('it was stopped');
   expect(log).toEqual(['terminated']);
 });
+
+test('a worker that hangs while it starts workers of its own is replaced, and called again', async () => {
+  vi.useFakeTimers();
+  const started: { calls: Call[]; ended: boolean; port: Port }[] = [];
+  const start = (): Port => {
+    const worker = { calls: [] as Call[], ended: false };
+    const port: Port = { postMessage: (call) => worker.calls.push(call), terminate: () => (worker.ended = true), onmessage: null, onerror: null };
+    started.push(Object.assign(worker, { port }));
+    return port;
+  };
+  const say = (worker: number, data: Message) => started[worker]!.port.onmessage?.({ data } as MessageEvent<Message>);
+  const answer = (worker: number, name: string, value?: unknown) =>
+    say(worker, { id: started[worker]!.calls.find((call) => call.name === name)!.id, value });
+  const lost = vi.fn();
+  const remote = connect<Calls>(start(), { onLost: lost, nested: { during: 'add', start } });
+  const sum = remote.call('add', 1, 2);
+  // A script that has not arrived yet is waited for.
+  vi.advanceTimersByTime(30_000);
+  expect(started.length).toBe(1);
+  answer(0, 'ping');
+  await Promise.resolve();
+  vi.advanceTimersByTime(9_900);
+  expect(started.length).toBe(1);
+  vi.advanceTimersByTime(10_000);
+  expect(started.map(({ ended }) => ended)).toEqual([true, false]);
+  expect(started[1]!.calls).toContainEqual({ id: 1, name: 'add', values: [1, 2] });
+  answer(1, 'add', 3);
+  expect(await sum).toBe(3);
+  vi.advanceTimersByTime(60_000);
+  // Other calls may take any time.
+  void remote.call('wait').catch(() => {});
+  vi.advanceTimersByTime(60_000);
+  expect(started.length).toBe(2);
+  expect(lost).not.toHaveBeenCalled();
+  vi.useRealTimers();
+});

@@ -52,15 +52,12 @@ export class CoreLoader implements WeightLoader {
   readonly needed: Int32Array;
   readonly #runtime: Runtime;
   readonly #loader: Int32;
+  readonly #keeps: boolean;
   #piece: Block = { address: 0, bytes: 0 };
 
-  readonly #keeps: boolean;
-  readonly #device: string;
-
-  /** `keeps`: false if the weights do not stay in the core. `device`: of the model. */
-  constructor(runtime: Runtime, input: LoaderInput, keeps = true, device = 'cpu') {
+  /** `keeps`: false if the weights do not stay in the core. */
+  constructor(runtime: Runtime, input: LoaderInput, keeps = true) {
     this.#keeps = keeps;
-    this.#device = device;
     const { raw, args, heap } = runtime;
     const neededBy = (loader: Int32) => {
       raw.modelLoaderNeeded(loader);
@@ -107,7 +104,7 @@ export class CoreLoader implements WeightLoader {
       args.begin();
       return operands.make(() => raw.modelLoaderFinish(this.#loader));
     });
-    return new CoreModel(this.#runtime, handle, this.#keeps ? undefined : [], this.#device);
+    return new CoreModel(this.#runtime, handle, this.#keeps ? undefined : []);
   }
 
   dispose(): void {

@@ -45,15 +45,14 @@ export class CoreModel extends CoreObject implements ModelEngine {
   readonly info: ModelInfo;
   readonly encoder: CoreModel | undefined;
   readonly workers = 0;
+  readonly device = 'cpu';
   /** The memory of its weights. */
   readonly weights: readonly SharedParameters[];
   /** They share the weights, which are freed with the last of them. */
   readonly generations = new Set<{ dispose(): void }>();
 
-  readonly device: string;
-
   /** `weights`: those of a model that shares some with others. */
-  constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[], device = 'cpu') {
+  constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[]) {
     const { raw, heap } = runtime;
     const { hasEncoder, ...info } = readInfo(runtime, handle);
     const own = (weights ?? [new SharedParameters(heap, info.weightBytes)]).map((each) => each.join());
@@ -70,7 +69,6 @@ export class CoreModel extends CoreObject implements ModelEngine {
       },
     );
     this.weights = own;
-    this.device = device;
     this.encoder = hasEncoder ? new CoreModel(runtime, encoderOf(runtime, handle), own) : undefined;
     this.info = { ...info, encoder: this.encoder?.info };
   }

@@ -1,5 +1,5 @@
-// A model for device 'auto'. A GPU and the core of this thread both compute its first passes, and the faster one the others. The core's
-// weights stay: it computes what a GPU refuses, and goes on when a GPU fails.
+// A model for device 'auto'. A GPU and the CPU, which is the core of this thread or of workers, both compute its first passes, and the
+// faster one the others. The CPU's weights stay: it computes what a GPU refuses, and goes on when a GPU fails.
 
 import type { PartName } from '../../generated/parts.js';
 import type { MultiheadError } from '../../runtime/errors.js';
@@ -16,7 +16,6 @@ import type {
   SteppedGeneration,
 } from '../core/engine.js';
 import { generationOf, together } from '../core/generations.js';
-import type { CoreModel } from '../core/model.js';
 import type { GpuModel } from './model.js';
 
 /** Tokens of the prompt with which generations are measured, and the steps of which the last one counts. */
@@ -35,10 +34,10 @@ async function timed<T>(run: () => Awaitable<T>): Promise<readonly [result: T, m
 
 export class AutoModel implements ModelEngine {
   readonly info: ModelInfo;
-  readonly encoder = undefined;
-  readonly workers = 0;
+  readonly encoder: ModelEngine | undefined;
+  readonly workers: number;
   /** What analyses and trainers use. */
-  readonly cpu: CoreModel;
+  readonly cpu: ModelEngine;
   #gpu: GpuModel | undefined;
   readonly #name: string;
   /** Why the GPU computes nothing. */
@@ -49,8 +48,8 @@ export class AutoModel implements ModelEngine {
   /** One measurement at a time. */
   #turn: Promise<unknown> = Promise.resolve();
 
-  constructor(cpu: CoreModel, gpu: GpuModel | undefined, reason = '') {
-    this.info = cpu.info;
+  constructor(cpu: ModelEngine, gpu: GpuModel | undefined, reason = '') {
+    [this.info, this.encoder, this.workers] = [cpu.info, cpu.encoder, cpu.workers];
     this.cpu = cpu;
     this.#gpu = gpu;
     this.#name = gpu?.device ?? '';
@@ -156,13 +155,15 @@ export class AutoModel implements ModelEngine {
     this.#times.set(what, { gpu: await measure(gpu), cpu: await measure(this.cpu) });
   }
 
+  /** Those of the CPU alone. */
   together(generations: readonly Generation[]): Awaitable<void> {
-    return together(this.cpu, generations);
+    const ofCpu = generations.filter((each) => !(each instanceof AutoGeneration));
+    return together(this.cpu, ofCpu);
   }
 
-  /** What the core computes, it may need at any time. */
-  load(part: PartName): Promise<void> {
-    return this.cpu.load(part);
+  /** What the CPU computes, it may need at any time. */
+  async load(part: PartName): Promise<void> {
+    await Promise.all([this.#gpu?.load(part), this.cpu.load(part)]);
   }
 }
 
@@ -190,7 +191,7 @@ class AutoGeneration implements SteppedGeneration {
       for (const token of this.#tokens) {
         const only = new Float32Array(this.#model.info.vocabSize).fill(-Infinity);
         only[token] = 0;
-        running.choose(only);
+        await running.choose(only);
       }
       return use(running);
     }

@@ -79,46 +79,50 @@ class GpuLoader implements WeightLoader {
   }
 }
 
-/** Loads a model on both sides, and only in the core if the GPU fails. */
+/** Loads a model on both sides, and only on the CPU if the GPU fails. */
 class AutoLoader implements WeightLoader {
-  readonly #core: CoreLoader;
-  readonly #gpu: GpuLoader;
-  #failure: MultiheadError | undefined;
+  readonly #cpu: WeightLoader;
+  #gpu: GpuLoader | undefined;
+  /** Why there is no GPU. */
+  #reason: string;
 
-  constructor(core: CoreLoader, gpu: GpuLoader) {
-    this.#core = core;
+  constructor(cpu: WeightLoader, gpu: GpuLoader | undefined, reason = '') {
+    this.#cpu = cpu;
     this.#gpu = gpu;
+    this.#reason = reason;
   }
 
   get needed(): Int32Array {
-    return this.#core.needed;
+    return this.#cpu.needed;
   }
 
-  async #onGpu<R>(run: () => Promise<R>): Promise<R | undefined> {
+  async #onGpu<R>(run: (gpu: GpuLoader) => Promise<R>): Promise<R | undefined> {
     try {
-      return this.#failure === undefined ? await run() : undefined;
+      return this.#gpu && (await run(this.#gpu));
     } catch (error) {
       if (!isOfGpu(error)) throw error;
-      this.#failure = error as MultiheadError;
-      this.#gpu.abandon();
+      this.#reason = (error as MultiheadError).message;
+      this.#gpu?.abandon();
+      this.#gpu = undefined;
       return undefined;
     }
   }
 
   async give(tensor: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
-    this.#core.give(tensor, bytes);
-    await this.#onGpu(() => this.#gpu.give(tensor, bytes));
+    await this.#onGpu((gpu) => gpu.give(tensor, bytes));
+    // A worker takes the array itself.
+    await this.#cpu.give(tensor, bytes);
   }
 
   async finish(): Promise<ModelEngine> {
-    const core = this.#core.finish();
-    const gpu = await this.#onGpu(() => this.#gpu.finish());
-    return new AutoModel(core, gpu, this.#failure?.message);
+    const cpu = await this.#cpu.finish();
+    const gpu = await this.#onGpu((loader) => loader.finish());
+    return new AutoModel(cpu, gpu, this.#reason);
   }
 
   dispose(): void {
-    this.#core.dispose();
-    if (this.#failure === undefined) this.#gpu.dispose();
+    this.#cpu.dispose();
+    this.#gpu?.dispose();
   }
 }
 
@@ -128,50 +132,54 @@ const isOfGpu = (error: unknown): boolean => {
   return ['E_GPU', 'E_GPU_LOST', 'E_MEMORY'].includes(code) || argument === 'device';
 };
 
-interface Place {
+/** The place where a model is loaded. `openLoader` makes a loader there; `abandon` ends everything there if opening fails. */
+export interface Place {
   readonly openLoader: OpenLoader;
   readonly abandon: () => void;
 }
 
-/** What `openModel` needs of a GPU. With `falls`, the core takes what a GPU does not, and says why. Rejects with `E_GPU`. */
-export async function openGpuLoader(runtime: Runtime, falls: boolean, signal: AbortSignal | undefined): Promise<Place> {
+/** What `openModel` needs of a GPU. `cpu` takes what a GPU does not, and says why; rejects with `E_GPU` without one. */
+export async function openGpuLoader(runtime: Runtime, cpu: Place | undefined, signal: AbortSignal | undefined): Promise<Place> {
   let place: GpuPlace | undefined;
   let reason: string | undefined;
   try {
     place = await openPlace(runtime, signal);
-    if (falls && place.info.software) reason = `${place.info.description}, which computes on the CPU`;
+    if (cpu && place.info.software) reason = `${place.info.description}, which computes on the CPU`;
     else await runtime.loadPart?.('gpu');
   } catch (error) {
     reason = (error as MultiheadError).message;
-    if (!falls || signal?.aborted) {
+    if (!cpu || signal?.aborted) {
       place?.close();
+      cpu?.abandon();
       throw error;
     }
   }
   if (reason !== undefined) place?.close();
   const models: { dispose(): void }[] = [];
-  const openLoader = (input: LoaderInput): WeightLoader => {
-    if (reason !== undefined || place === undefined) return new CoreLoader(runtime, input, true, `cpu: ${reason}`);
+  const openLoader = async (input: LoaderInput): Promise<WeightLoader> => {
     let gpu: GpuLoader | undefined;
     try {
-      gpu = new GpuLoader(runtime, input, place, models);
+      if (reason === undefined) gpu = new GpuLoader(runtime, input, place as GpuPlace, models);
     } catch (error) {
-      if (!falls || !isOfGpu(error)) throw error;
+      if (!cpu || !isOfGpu(error)) throw error;
       reason = (error as MultiheadError).message;
-      if (models.length === 0) place.close();
-      return new CoreLoader(runtime, input, true, `cpu: ${reason}`);
+      if (models.length === 0) place?.close();
     }
-    if (!falls) return gpu;
+    if (!cpu) return gpu as GpuLoader;
     try {
-      return new AutoLoader(new CoreLoader(runtime, input), gpu);
+      return new AutoLoader(await cpu.openLoader(input), gpu, reason);
     } catch (error) {
       // A model that is too large for WebAssembly may fit on the GPU.
-      if ((error as MultiheadError).code === 'E_MEMORY') return gpu;
-      gpu.dispose();
+      if (gpu !== undefined && (error as MultiheadError).code === 'E_MEMORY') {
+        cpu.abandon();
+        return gpu;
+      }
+      gpu?.dispose();
       throw error;
     }
   };
   const abandon = (): void => {
+    cpu?.abandon();
     for (const model of models) model.dispose();
     place?.close();
   };

@@ -1,79 +1,25 @@
-// "Bend it": the visitor changes one part of the pass, and sees the effect on the weights and on the output.
+// What a bend does: which outputs it changes, and by how much.
 
 import type { ForwardResult } from '../../attention/messages.js';
-import { headName } from '../../attention/patterns.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
-import { createHeadPicker } from '../../controls/head_picker.js';
-import { createViewSwitch } from '../../controls/choice.js';
-import { el, meter, panel, rich, word } from '../../dom/dom.js';
+import { el, meter, rich, word } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
-import { createLegend } from '../../maps/legend.js';
-import { createWeightsFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, whenChanged, withNumbers, withResult, type App } from '../../state/app.js';
-import { bendControls, resetButton } from './bend_controls.js';
-import { weightEditor } from './bend_weight.js';
-
-export function bendSection(app: App): HTMLElement {
-  const lead = 'Change something and see what it does to the weights and to the output.';
-  const picture = el('div', { class: 'column bend-picture' }, weightsMap(app), weightEditor(app));
-  const all = el('div', { class: 'bend' }, bendControls(app), picture, effect(app));
-  return withResult(app, panel('bend', { title: 'Bend it', lead, tools: resetButton(app) }, all));
-}
-
-/** The weights of the selected head, with a switch between heads. */
-function weightsMap(app: App): HTMLElement {
-  const picker = createHeadPicker((head) => update(app, { head }));
-  const name = el('span', { class: 'head-name', 'aria-hidden': 'true' });
-  const legend = createLegend('weights');
-  const views = createViewSwitch(app, 'bendView', 'Show the weights as');
-  const { body, map, ...frame } = createWeightsFrame(app, 'these weights');
-
-  const show = withNumbers(app, (result) => {
-    const { head } = chosen(app, result);
-    const view = viewOf(result, 'weights', head);
-    picker.show(result, result.bend.muted, (index) => index === head);
-    name.textContent = headName(result, head);
-    legend.show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, muted: view.muted });
-    frame.show({ view, title: `Bent weights of head ${head + 1}, ${headName(result, head)}` }, `head ${head + 1}`, views.current());
-    point();
-  });
-
-  const point = withNumbers(app, (result) => {
-    const { query, key } = inView(app, result);
-    map.highlight({ row: query, col: key });
-  });
-
-  show();
-  app.result.watch(whenSeen(body, show));
-  app.pointed.watch(whenSeen(body, point));
-  whenChanged(app, ['head', 'bendView'], show);
-  whenChanged(app, ['query', 'key'], point);
-  return el(
-    'div',
-    {},
-    el('div', { class: 'row step-controls' }, picker.element, name, views.element),
-    body,
-    el('div', { class: 'row apart low map-under' }, legend.element, frame.saves),
-  );
-}
+import { chosen, whenChanged, withNumbers, type App } from '../../state/app.js';
 
 const mostWords = 5;
 
 /** Lists the outputs that changed, and the entropy of the selected head, compared with the pass without a bend. */
-function effect(app: App): HTMLElement {
-  const summary = el('p', { class: 'lead effect-summary' });
+export function effect(app: App): HTMLElement {
+  const summary = el('p', { class: 'effect-summary' });
   const list = el('ol', { class: 'effect-list' });
 
   const show = withNumbers(app, (result) => {
     const { head } = chosen(app, result);
     const { straight, statistics } = result;
-    if (!straight) {
-      summary.textContent = 'Nothing is changed yet.';
-      list.replaceChildren();
-      return;
-    }
+    element.hidden = !straight;
+    if (!straight) return;
     const [before, after] = [straight.statistics.entropy[head]!, statistics.entropy[head]!];
     const entropy = `Head ${head + 1}’s entropy: ${formatNumber(before, 2)} → ${formatNumber(after, 2)}. `;
     if (result.bend.withoutOutput) {
@@ -92,7 +38,7 @@ function effect(app: App): HTMLElement {
     list.replaceChildren(...changes.slice(0, mostWords).map(({ label, share }) => shareLine(label, share)));
   });
 
-  const element = announced(el('div', { class: 'effect' }, el('h3', {}, 'What it does'), summary, list));
+  const element = announced(el('div', { class: 'effect' }, summary, list));
   show();
   app.result.watch(whenSeen(element, show));
   whenChanged(app, ['head'], show);
@@ -105,7 +51,7 @@ interface Change {
   readonly share: number;
 }
 
-export function changesOf(result: ForwardResult): Change[] {
+function changesOf(result: ForwardResult): Change[] {
   const { straight, trace } = result;
   const cols = trace.output.shape.at(-1)!;
   const { rowLabels } = viewOf(result, 'weights', 0);

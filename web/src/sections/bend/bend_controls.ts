@@ -1,4 +1,4 @@
-// The controls of "Bend it". They change fields of the state, and show the current values.
+// The controls that bend a pass, each in the step that it changes. They change fields of the state, and show the current values.
 
 import { maxWindow, temperatureRange, unbent, type Bend, type Divisor } from '../../attention/bend.js';
 import { formatNumber, formatRoot } from '../../base/format.js';
@@ -6,24 +6,25 @@ import { choiceOf, stateSwitch } from '../../controls/choice.js';
 import { createHeadPicker, toggleMuted } from '../../controls/head_picker.js';
 import { el, rich, setText, type Child } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
+import type { StepId } from '../../state/page_state.js';
+import { weightEditor } from './bend_weight.js';
 
-export function bendControls(app: App): HTMLElement {
-  return el(
-    'div',
-    { class: 'column bend-controls' },
-    stateSwitch(app, 'causal', { id: 'bend-causal', name: ['Causal'], line: 'no word sees later words' }),
-    windowRange(app),
-    temperatureControl(app),
-    divisorChoice(app),
-    muteButtons(app),
+/** The controls of the steps that have some. */
+export const bendControls = (app: App): readonly (readonly [step: StepId, ...controls: HTMLElement[]])[] => [
+  ['scale', temperatureControl(app), divisorChoice(app)],
+  ['mask', stateSwitch(app, 'causal', { id: 'bend-causal', name: ['Causal'], line: 'no word sees later words' }), windowRange(app)],
+  ['softmax', weightEditor(app)],
+  ['merge', muteButtons(app)],
+  [
+    'output',
     stateSwitch(app, 'withoutOutput', {
       id: 'bend-output',
       name: rich('W_O'),
       line: 'mixes the heads; without it, their outputs only stand side by side',
       shows: false,
     }),
-  );
-}
+  ],
+];
 
 /** A slider with its label, or a group of buttons with its name, and a line about it. */
 function control(id: string, name: string, line: readonly Child[], ...content: HTMLElement[]): HTMLElement {
@@ -81,7 +82,7 @@ const temperatureControl = (app: App): HTMLElement => {
   return range(app, {
     id: 'bend-temperature',
     name: 'Temperature',
-    line: ['Divides the scores. Below 1 the largest weight takes more, above 1 the weights become more equal.'],
+    line: ['Divides, too. Below 1 the largest weight takes more, above 1 the weights become more equal.'],
     ...{ least, most, step: 0.05 },
     read: ({ temperature }) => Math.log10(temperature),
     write: (position) => ({ temperature: Number((10 ** position).toPrecision(3)) }),
@@ -99,8 +100,7 @@ function divisorChoice(app: App): HTMLElement {
     return { value, label: [...rich(label), root], id: `bend-divisor-${value}` };
   };
   const options = [option('head', '√d_head'), option('model', '√d_model'), option('none', 'nothing')];
-  const line =
-    'A score adds up one product for each of the d_head columns of a head. Dividing by √d_model, a common mistake, makes the weights too equal; without division one word takes nearly everything.';
+  const line = '√d_model is a common mistake: the weights become too equal. Without division one word takes nearly everything.';
   return control('bend-divisor', 'Scores ÷', rich(line), choiceOf(app, 'divisor', options));
 }
 
@@ -118,5 +118,7 @@ function muteButtons(app: App): HTMLElement {
 
 /** Removes every bend. */
 export function resetButton(app: App): HTMLElement {
-  return el('button', { class: 'secondary', id: 'bend-reset', onclick: () => update(app, unbent) }, 'Reset');
+  const button = el('button', { class: 'secondary', id: 'bend-reset', onclick: () => update(app, unbent) }, 'Undo all changes');
+  app.result.watch((result) => button.classList.toggle('is-idle', !result?.straight));
+  return button;
 }

@@ -1,6 +1,7 @@
 // Sets one weight by hand: the weight of the selected pair in the selected head.
 
 import { hides, type WeightEdit } from '../../attention/bend.js';
+import { largestIndex, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, pairOf } from '../../dom/dom.js';
@@ -22,18 +23,19 @@ export function weightEditor(app: App): HTMLElement {
     const result = app.result.get();
     if (!result) return null;
     const { query, key, head } = chosen(app, result);
-    return key === null ? null : { result, place: { head, query, key } };
+    return { result, place: { head, query, key: key ?? largestIndex(rowOf(result.trace.weights, head, query)) } };
   }
 
   const without = (edits: readonly WeightEdit[], { head, query, key }: Place) =>
     edits.filter((edit) => edit.head !== head || edit.query !== query || edit.key !== key);
 
+  /** Chooses the pair, too: after a change, another key may have the largest weight. */
   function set(weight: number): void {
     const now = selected();
     if (!(weight >= 0 && weight <= 1)) return;
     if (!now || isLocked(now.result, now.place)) return show();
-    const { edits } = app.state.get();
-    update(app, { edits: [...without(edits, now.place), { ...now.place, weight }] }, 'edit-weight');
+    const { query, key } = now.place;
+    update(app, { edits: [...without(app.state.get().edits, now.place), { ...now.place, weight }], query, key }, 'edit-weight');
   }
 
   slider.addEventListener('input', () => set(Number(slider.value)));
@@ -45,22 +47,17 @@ export function weightEditor(app: App): HTMLElement {
 
   function show(): void {
     const now = selected();
+    if (!now) return;
+    const { result, place: at } = now;
     const { edits } = app.state.get();
     clear.textContent = edits.length === 0 ? 'Unset all' : `Unset all (${edits.length})`;
     clear.setAttribute('aria-disabled', String(edits.length === 0));
-    const locked = !now || isLocked(now.result, now.place);
+    const locked = isLocked(result, at);
     // Use aria-disabled: disabled inputs would lose the focus when the mask changes.
     for (const input of [slider, field]) input.setAttribute('aria-disabled', String(locked));
-    const isSet = now !== null && without(edits, now.place).length < edits.length;
+    const isSet = without(edits, at).length < edits.length;
     free.setAttribute('aria-disabled', String(!isSet));
-    line.textContent = lineText(now, isSet);
-    if (!now) {
-      place.replaceChildren('Choose a cell of the map.');
-      slider.value = '0';
-      field.value = '';
-      return;
-    }
-    const { result, place: at } = now;
+    line.textContent = lineText(result, at, isSet);
     const view = viewOf(result, 'weights', at.head);
     const weight = view.data[at.query * view.cols + at.key]!;
     place.replaceChildren(
@@ -75,11 +72,9 @@ export function weightEditor(app: App): HTMLElement {
 
   const element = el(
     'div',
-    { class: 'well control edit', role: 'group', 'aria-label': 'Set a weight' },
-    place,
-    el('div', { class: 'row edit-inputs' }, slider, field),
+    { class: 'control edit', role: 'group', 'aria-label': 'Set a weight' },
+    el('div', { class: 'row edit-inputs' }, place, slider, field, free, clear),
     line,
-    el('div', { class: 'wrap edit-buttons' }, free, clear),
   );
   show();
   app.result.watch(whenSeen(element, show));
@@ -96,11 +91,10 @@ const isOnly = (result: ForwardResult, { head, query }: Place): boolean =>
 
 const isLocked = (result: ForwardResult, place: Place): boolean => isHidden(result, place) || isOnly(result, place);
 
-function lineText(now: { result: ForwardResult; place: Place } | null, isSet: boolean): string {
-  if (!now) return 'Click one, or press Enter on it. Then give it any weight from 0 to 1.';
-  if (isHidden(now.result, now.place)) return 'The mask hides this word, so its weight stays exactly 0.';
-  if (isOnly(now.result, now.place)) return 'This row has only one visible word, so its weight stays 1.';
+function lineText(result: ForwardResult, place: Place, isSet: boolean): string {
+  if (isHidden(result, place)) return 'The mask hides this word, so its weight stays exactly 0.';
+  if (isOnly(result, place)) return 'This row has only one visible word, so its weight stays 1.';
   return isSet
     ? 'You set this weight. The others shrink or grow together, so the row still adds up to 1.'
-    : 'Move the slider: the other weights shrink or grow together, so the row still adds up to 1.';
+    : 'Set this weight by hand: the others shrink or grow together, so the row still adds up to 1.';
 }

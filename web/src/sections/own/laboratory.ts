@@ -29,8 +29,8 @@ export interface LaboratoryModel extends ExperimentModel {
 const lead =
   'Below each word stands the next word as the model guesses it, first from what comes in, then after every layer; the darker, the surer. The first row has read nothing yet, so it often repeats the word itself. Choose a cell to see its five likeliest words.';
 
-/** `onWhere` is told where the model computes now. */
-export function createLaboratory(app: App, client: ModelClient, onWhere: (where: string) => void) {
+/** Shows itself in `place`. */
+export function createLaboratory(app: App, client: ModelClient, place: HTMLElement) {
   const frame = createMapFrame({ maxCell: 96, onPoint: (cell) => open(cell ?? chosen), onChoose: (cell) => open((chosen = cell)) }, 'the lens');
   const title = el('h4', { class: 'own-asked' });
   const list = el('ol', { class: 'effect-list lab-likely' });
@@ -96,7 +96,6 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
     done = now.key + now.text;
     try {
       shown = await client.call('lens', now.text);
-      onWhere(shown.where);
       problem.textContent = '';
       program.show(lensProgram(now, now.text));
       draw(now.view);
@@ -109,9 +108,9 @@ export function createLaboratory(app: App, client: ModelClient, onWhere: (where:
     await look();
   }
 
+  place.append(el('div', { class: 'lab' }, lens, experiment.element));
   paintTheme.watch(paintWords);
   return {
-    element: el('div', { class: 'lab' }, lens, experiment.element),
     /** Follows the text, the model and the state. */
     follow(model: LaboratoryModel): void {
       const sameView = wanted?.view === model.view;

@@ -15,6 +15,7 @@ import { englishFiles, englishLayer, englishText, qualityIn } from '../../model/
 import { select, weightBytes } from '../../model/folder_files.js';
 import { englishName, formatBytes, isWriter, mostTokens, nameInAddress, shownName, warningOf } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
+import { deviceChoices, type DeviceChoice, type ModelPlace } from '../../model/place.js';
 import { bytesAs, mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
 import { update, type App } from '../../state/app.js';
 import { noModel } from '../../state/heads.js';
@@ -45,6 +46,8 @@ const choiceNames: Readonly<Record<WeightChoice, string>> = {
   int4: 'int4, 0.6 bytes each',
 };
 
+const deviceNames = { auto: 'automatic (the faster of the two)', gpu: 'the GPU', cpu: 'the processor' };
+
 export type Tell = (text: string, failed?: boolean) => void;
 
 export type OpenedModelView = ReturnType<typeof openedModel>;
@@ -53,14 +56,21 @@ export type OpenedModelView = ReturnType<typeof openedModel>;
 export function openedModel(app: App, tell: Tell) {
   const bar = loadingBar(() => void client.call('abort').catch(() => {}));
   const client = connect(() => app.startWorker('model'), {
-    onEvent: (event) => ('loaded' in event ? bar.show(event) : void laboratory?.then(({ take }) => take(event))),
+    onEvent: (event) => {
+      if ('loaded' in event) bar.show(event);
+      else if ('where' in event) showPlace(event);
+      else void laboratory?.then(({ take }) => take(event));
+    },
     onLost: forgetModel,
   });
   const weights = el('select', { id: 'own-weights' }, ...weightChoices.map((choice) => el('option', { value: choice }, choiceNames[choice])));
-  const weightsLine = el('p', { class: 'row own-choice' }, el('label', { for: 'own-weights', class: 'control-name' }, 'Weights in memory'), weights);
+  const devices = el('select', { id: 'own-device' }, ...deviceChoices.map((choice) => el('option', { value: choice }, deviceNames[choice])));
+  const nameOf = ({ id }: HTMLElement, name: string) => el('label', { for: id, class: 'control-name' }, name);
+  const choices = el('p', { class: 'row own-choice' }, nameOf(weights, 'Weights in memory'), weights, nameOf(devices, 'Computes on'), devices);
   const facts = el('p', { class: 'own-facts' });
   const quality = el('p', { class: 'hint' });
   const where = el('span', { class: 'tag own-where' });
+  const why = el('p', { class: 'hint own-why' });
   /** Stands where the laboratory will be. */
   const laboratoryPlace = el('div', { class: 'lab-place' });
   const field = el('textarea', { id: 'own-input', rows: 2, maxlength: maxCharacters, dir: 'auto', spellcheck: 'false' });
@@ -98,7 +108,8 @@ export function openedModel(app: App, tell: Tell) {
     laboratoryPlace,
     comparison.element,
   );
-  const about = el('details', { class: 'part own-about' }, el('summary', {}, 'Memory, and where it computes ', where), facts, quality, weightsLine);
+  const title = el('summary', {}, 'Memory, and where it computes ', where);
+  const about = el('details', { class: 'part own-about' }, title, facts, why, quality, choices);
   const kept = keptModel(app, open, () => overview.focus());
 
   let files: GivenFiles | undefined;
@@ -109,8 +120,9 @@ export function openedModel(app: App, tell: Tell) {
   let busy = false;
   let openings = 0;
   let laboratory: Promise<ReturnType<(typeof import('./laboratory.js'))['createLaboratory']>> | undefined;
-  /** The files that a change of the weights' type opens again, and the requested type. */
-  let again: { readonly files: GivenFiles; readonly weights: WeightChoice } | undefined;
+  /** The files that a change of the weights' type or of the device opens again, and what was requested. */
+  let again: { readonly files: GivenFiles; readonly weights: WeightChoice; readonly device: DeviceChoice } | undefined;
+  let place: ModelPlace | undefined;
   const isEnglish = (): boolean => files?.name === englishName;
   const inView = (): boolean => files !== undefined && nameInAddress(files) === app.state.get().model;
 
@@ -128,11 +140,11 @@ export function openedModel(app: App, tell: Tell) {
 
   const usualTexts = (): readonly [string, string] => samples[isEnglish() ? 'english' : opened?.readsText === false ? 'ids' : 'text'];
 
-  async function loadLaboratory() {
-    const { createLaboratory } = await import('./laboratory.js');
-    const made = createLaboratory(app, client, (now) => setText(where, now));
-    laboratoryPlace.append(made.element);
-    return made;
+  function showPlace(now: ModelPlace): void {
+    place = now;
+    setText(where, now.where);
+    where.title = why.textContent = now.why;
+    if (now.refusal !== '') tell(now.refusal, true);
   }
 
   const inLaboratory = ({ info, weights: type, readsText }: OpenedModel): LaboratoryModel => ({
@@ -144,7 +156,8 @@ export function openedModel(app: App, tell: Tell) {
   async function lookInside(): Promise<void> {
     if (!opened || !inView() || laboratoryPlace.hidden || !seen) return;
     try {
-      (await (laboratory ??= loadLaboratory())).follow(inLaboratory(opened));
+      laboratory ??= import('./laboratory.js').then(({ createLaboratory }) => createLaboratory(app, client, laboratoryPlace));
+      (await laboratory).follow(inLaboratory(opened));
     } catch {
       laboratory = undefined;
       tell(await whyMissing(), true);
@@ -180,16 +193,17 @@ export function openedModel(app: App, tell: Tell) {
     const own = openings;
     // A model that is being read is given up for this one.
     if (!bar.element.hidden) void client.call('abort').catch(() => {});
-    const { ownWeights } = app.state.get();
+    const { ownWeights, ownDevice } = app.state.get();
     const before = again;
-    again = { files: given, weights: ownWeights };
+    again = { files: given, weights: ownWeights, device: ownDevice };
     // Browsers other than Chromium do not tell the memory; phones have about 4 GB.
     const { deviceMemory = matchMedia('(pointer: coarse)').matches ? 4 : 8 } = navigator as { deviceMemory?: number };
-    const warning = warningOf(bytesAs(ownWeights, weightBytes(given)), deviceMemory);
+    const copies = ownDevice === 'auto' && 'gpu' in navigator ? 2 : 1; // a GPU has its own
+    const warning = warningOf(copies * bytesAs(ownWeights, weightBytes(given)), deviceMemory);
     tell(`Reading ${shownName(given)}, ${formatBytes(weightBytes(given))} …${warning}`);
     bar.begin();
     try {
-      const model = await client.call('open', given, ownWeights);
+      const model = await client.call('open', given, ownWeights, ownDevice);
       quality.textContent = await qualityIn(given);
       [files, opened, asked] = [given, model, undefined];
       incomplete = undefined;
@@ -234,7 +248,6 @@ export function openedModel(app: App, tell: Tell) {
 
   function showInfo(model: OpenedModel): void {
     const { info, weights: type, readsText } = model;
-    setText(where, model.where);
     laboratoryPlace.hidden = steering.hidden = !isWriter(info);
     facts.textContent = factsOf(info, type, weightBytes(files!), readsText || info.takesPixels);
     fieldName.textContent = readsText ? 'Text for this model' : `Numbers of tokens for this model, 0 to ${info.vocabSize - 1}`;
@@ -261,7 +274,7 @@ export function openedModel(app: App, tell: Tell) {
       try {
         attention = info.takesPixels ? await client.call('look', pictureChoice.image()) : await client.call('attend', input);
         const { found, ids, weights } = attention;
-        tell(found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '');
+        tell(found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : (place?.refusal ?? ''));
         if (ids.length > 0)
           overview.show(info.takesPixels ? classMaps(weights, attention.side) : weights, info.takesPixels || attention.written ? [] : ids);
         classList.replaceChildren(...attention.classes.map(({ label, share }) => shareLine(label, share)));
@@ -324,13 +337,15 @@ export function openedModel(app: App, tell: Tell) {
   }
 
   weights.addEventListener('change', () => update(app, { ownWeights: weights.value as WeightChoice }));
+  devices.addEventListener('change', () => update(app, { ownDevice: devices.value as DeviceChoice }));
   field.addEventListener('input', () => update(app, { ownText: field.value }, 'own-text'));
   app.state.watch((state, previous) => {
-    weights.value = state.ownWeights;
+    [weights.value, devices.value] = [state.ownWeights, state.ownDevice];
     if (!previous) return;
     body.hidden = !inView();
     if (state.model !== previous.model && bar.element.hidden) followAddress(state);
-    if (again && state.ownWeights !== again.weights && (!opened || inView())) void open(again.files);
+    const isOther = again && (state.ownWeights !== again.weights || state.ownDevice !== again.device);
+    if (again && isOther && (!opened || inView())) void open(again.files);
     const changed = (...names: (keyof PageState)[]): boolean => names.some((name) => state[name] !== previous[name]);
     if (changed('ownSort')) overview.sort();
     if (changed('ownView', 'ownLayer', 'ownHead', 'ownQuery', 'ownSort')) show();

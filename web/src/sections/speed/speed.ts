@@ -34,7 +34,8 @@ export function speedSection(app: App): HTMLElement {
     loading = true;
     try {
       const { createMeasurement } = await import('./measurement.js');
-      const connectWorker: Connect = (listener) => connect(app.startWorker('speed'), listener);
+      const start = () => app.startWorker('speed');
+      const connectWorker: Connect = (listener) => connect(start(), { ...listener, nested: { during: 'measure', start } });
       const peers = () => boxes.filter(({ box }) => box.checked).map(({ name }) => name);
       startOrStop = createMeasurement(app, { status, button, save, list, about, machine }, connectWorker, peers);
       startOrStop();

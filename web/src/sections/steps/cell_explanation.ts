@@ -1,26 +1,33 @@
-// Explains, next to a matrix, how the number in one cell was made: the operation as a picture, in a sentence, and with
-// all its terms.
+// The figure of one number: the number itself, the operation that made it as a picture and in a sentence with all its terms, and
+// how it goes on.
 
-import { el, meter, rich, word, type Child } from '../../dom/dom.js';
+import { el, rich, setText, word, type Child } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
+import { createSharedBar } from '../../maps/shared_bar.js';
 import { createStripCells, createStrips, limitOf, type Strip, type StripCells } from '../../maps/vector_strips.js';
 import { mostBars, type Bar, type Explanation, type Terms } from './explain.js';
 import type { Moving } from './motion.js';
 
 export function createCellExplanation() {
   const place = el('span', { class: 'origin-pair' });
-  const value = el('span', { class: 'origin-value number' });
+  const value = el('strong', { class: 'origin-value number' });
+  const first = el('strong', { class: 'origin-first number' });
   const why = el('p', { class: 'origin-why' });
   // Announced as a whole: a sum alone does not say which cell it belongs to.
-  const said = announced(el('div', { class: 'origin-said', 'aria-atomic': 'true' }, place, ': ', value, ' ', why));
-  const strips = createStrips(3);
+  const said = announced(
+    el('div', { class: 'origin-said', 'aria-atomic': 'true' }, el('span', {}, place, el('span', { class: 'sr-only' }, ': ')), value, ' ', why),
+  );
+  const strips = createStrips();
   const bars = el('div', { class: 'origin-bars', 'aria-hidden': 'true' });
   const parts = Array.from({ length: mostBars }, createStripCells);
   const sum = createStripCells();
+  const whole = createSharedBar();
+  const next = el('p', { class: 'origin-next' });
+  const head = el('span', { class: 'cut head-name', 'aria-hidden': 'true' });
   const summary = el('summary', {});
-  const terms = el('div', { class: 'origin-terms' });
+  const terms = el('div', { class: 'origin-terms', tabindex: 0, role: 'group', 'aria-label': 'Terms' });
   const details = el('details', {}, summary, terms);
-  const element = el('div', { class: 'origin' }, said, strips.element, bars, details);
+  const element = el('div', { class: 'origin' }, head, said, strips.element, bars, whole.element, details, next);
   let current: Explanation | undefined;
 
   function fillTerms(): void {
@@ -31,32 +38,43 @@ export function createCellExplanation() {
 
   return {
     element,
+    /** Names the head of the matrix. */
+    head,
     /** Returns the elements that move when a step is shown. */
     moving: (): Moving => ({
-      box: element,
       value,
+      first,
       strips: strips.element,
-      bars,
-      starts: (current?.bars ?? []).map(({ start = 0 }) => percent(start)),
+      bars: (current?.bars ?? []).map(({ key, start = 0 }, i) => ({
+        bar: bars.querySelectorAll<HTMLElement>('.origin-bar > *')[i]!,
+        start: percent(start),
+        part: current?.whole && whole.partOf(key),
+      })),
       parts: current?.sum ? parts.slice(0, current.bars?.length).map(({ canvas }) => canvas) : [],
       sum: sum.canvas,
     }),
-    show(where: readonly Child[], number: string, explanation: Explanation): void {
+    /** `goesOn`: how the number goes on to the next step; empty for a number that is not of the thread. */
+    show(where: readonly Child[], number: string, explanation: Explanation, goesOn: string): void {
       current = explanation;
-      const { product, bars: shown = [], sum: total } = explanation;
+      const { product, bars: shown = [], sum: total, first: largest = '', whole: row } = explanation;
       place.replaceChildren(...where);
       value.textContent = number;
-      why.replaceChildren(...rich(explanation.why));
+      first.textContent = largest;
+      why.replaceChildren(first, ...rich(explanation.why));
       strips.element.hidden = product === undefined;
-      if (product) strips.show(stripsOf(product));
+      if (product) strips.show(stripsOf(product), explanation.lit);
       bars.hidden = shown.length === 0;
       bars.replaceChildren(...(total ? [lineOf('sum', sum.canvas, number)] : []), ...shown.map((bar, i) => barOf(bar, parts[i]!)));
       const limit = limitOf(...shown.flatMap(({ part }) => part ?? []), ...(total ? [total] : []));
       shown.forEach(({ part }, i) => part && parts[i]!.show(part, limit));
       if (total) sum.show(total, limit);
+      whole.element.hidden = row === undefined;
+      if (row) whole.show(row.weights, row.names, row.head, row.chosen);
       details.hidden = explanation.terms === undefined;
       const count = product?.left.data.length;
       summary.textContent = count === undefined ? 'All terms' : `All ${count} terms`;
+      setText(next, '');
+      if (goesOn) next.append(el('strong', {}, 'Next: '), ...rich(goesOn));
       fillTerms();
     },
   };
@@ -70,8 +88,10 @@ function stripsOf({ left, right }: NonNullable<Explanation['product']>): Strip[]
 
 const percent = (share: number): string => `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
 
-function barOf({ label, weight, note, part }: Bar, cells: StripCells): HTMLElement {
-  const room = meter(weight, 'origin-bar-room', false);
+function barOf({ label, share, note, part }: Bar, cells: StripCells): HTMLElement {
+  const fill = el('span', {});
+  fill.style.width = percent(share);
+  const room = el('span', { class: 'origin-bar' }, fill);
   return lineOf(word(label), part ? el('span', { class: 'origin-bar-and-part' }, room, cells.canvas) : room, note);
 }
 

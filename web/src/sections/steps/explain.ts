@@ -27,21 +27,36 @@ export interface Terms {
   readonly total: string;
 }
 
-/** A weight from 0 to 1 with the word that it belongs to. */
+/** A word with a bar whose length is `share`, from 0 to 1. */
 export interface Bar {
+  readonly key: number;
   readonly label: string;
-  readonly weight: number;
+  readonly share: number;
   readonly note: string;
-  /** Length of the bar, from 0 to 1, at the start of its movement; by default 0. It ends at `weight`. */
+  /** Length of the bar, from 0 to 1, at the start of its movement; by default 0. It ends at `share`. */
   readonly start?: number;
   /** The word's value times its weight, (d_head). */
   readonly part?: Float32Array;
 }
 
+/** The weights of a row, which share one bar of length 1. */
+export interface Whole {
+  readonly weights: Float32Array;
+  readonly names: readonly string[];
+  /** Class of the head's color. */
+  readonly head: string;
+  readonly chosen: number;
+}
+
 export interface Explanation {
+  /** The product whose left operand is the number of the step before. It begins the sentence `why`. */
+  readonly first?: string;
   /** One or two sentences. rich() shows the Q of W_Q as a subscript and the x of e^{x} as a power. */
   readonly why: string;
   readonly product?: Product;
+  /** Column of the product `first`. */
+  readonly lit?: number;
+  readonly whole?: Whole;
   readonly bars?: readonly Bar[];
   /** The sum over the `part` of all words, (d_head). */
   readonly sum?: Float32Array;
@@ -50,15 +65,16 @@ export interface Explanation {
 
 const signed = (value: number, digits = 2) => (value < 0 ? `(${f(value, digits)})` : f(value, digits));
 
-/** The three largest terms of a dot product, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
-function sumOf({ left, right }: Product): string {
-  const products = Array.from(left.data, (value, i) => [value, right.data[i]!] as const)
-    .filter(([a, b]) => Math.abs(a * b) >= 5e-4)
-    .sort((p, q) => Math.abs(q[0] * q[1]) - Math.abs(p[0] * p[1]));
-  if (products.length === 0) return 'Every product is 0.';
-  const shown = products.slice(0, 3).map(([a, b]) => `${signed(a)}·${signed(b)}`);
-  const more = products.length - shown.length;
-  return shown.join(' + ') + (more > 0 ? ` + ${more} more` : '');
+/** The three largest terms of a dot product, that of `lead` first, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
+function sumOf({ left, right }: Product, lead?: number): Pick<Explanation, 'first' | 'why' | 'lit'> {
+  const products = Array.from(left.data, (value, i) => ({ a: value, b: right.data[i]!, i }))
+    .filter(({ a, b }) => Math.abs(a * b) >= 5e-4)
+    .sort((p, q) => Number(q.i === lead) - Number(p.i === lead) || Math.abs(q.a * q.b) - Math.abs(p.a * p.b));
+  const [first, ...others] = products.slice(0, 3).map(({ a, b }) => `${signed(a)}·${signed(b)}`);
+  if (first === undefined) return { why: 'Every product is 0.' };
+  const more = products.length - 1 - others.length;
+  const rest = [...others, ...(more > 0 ? [`${more} more`] : [])];
+  return { first, why: rest.map((term) => ` + ${term}`).join(''), lit: products[0]!.i };
 }
 
 function termsOf({ left, right }: Product): Terms {
@@ -73,13 +89,18 @@ function termsOf({ left, right }: Product): Terms {
   };
 }
 
-const dotProduct = (product: Product, bias?: number): Explanation => ({
-  why: sumOf(product) + (bias === undefined ? '' : `, and then the bias ${signed(bias, 3)} is added.`),
-  product,
-  terms: () => termsOf(product),
-});
+function dotProduct(product: Product, bias?: number, lead?: number): Explanation {
+  const { why, ...sum } = sumOf(product, lead);
+  return {
+    ...sum,
+    why: why + (bias === undefined ? '' : `, and then the bias ${signed(bias, 3)} is added.`),
+    product,
+    terms: () => termsOf(product),
+  };
+}
 
-export function explain(result: ForwardResult, name: keyof Trace, place: Place): Explanation {
+/** `lead`: the column of the merged heads whose product begins the sum of an output; by default that of the largest product. */
+export function explain(result: ForwardResult, name: keyof Trace, place: Place, lead?: number): Explanation {
   const { row, col, head } = place;
   const { trace, tokens, heads, weights, bend, given, embedDim, headDim } = result;
   const names = tokenNames(tokens);
@@ -119,9 +140,9 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
         right: { label: `key of ${names[col]}`, data: rowOf(trace.kHeads, head, col) },
       });
     case 'scaledScores':
-      return { why: scaling(result, place) };
+      return { why: scaling(result, place), bars: rowBars(result, place, 'scores', 'scaledScores') };
     case 'maskedScores':
-      return { why: masking(result, place) };
+      return { why: masking(result, place), bars: rowBars(result, place, 'scaledScores', 'maskedScores') };
     case 'weights':
       return softmax(result, place);
     case 'headsOut':
@@ -142,6 +163,7 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
           right: { label: `W_O, row ${col + 1}`, data: weights.outProj.subarray(col * wide, (col + 1) * wide) },
         },
         weights.outBias?.[col],
+        lead,
       );
   }
 }
@@ -152,6 +174,22 @@ export function divisorOf({ bend, headDim, embedDim }: ForwardResult): { words: 
   const words = { head: rootOf(headDim), model: rootOf(embedDim), none: '1' }[bend.divisor];
   if (bend.temperature === 1) return { words, value: base };
   return { words: `${words} and the temperature ${bend.temperature}`, value: base * bend.temperature };
+}
+
+/** The row's scores before and after a step, on one scale: a full bar is the largest score before. Negative scores have no bar. */
+function rowBars(
+  { trace, tokens }: ForwardResult,
+  { row, head }: Place,
+  before: 'scores' | 'scaledScores',
+  after: 'scaledScores' | 'maskedScores',
+): Bar[] {
+  const names = tokenNames(tokens);
+  const [from, to] = [rowOf(trace[before], head, row), rowOf(trace[after], head, row)];
+  const most = Math.max(...from.map(Math.abs)) || 1;
+  const largest = [...from.keys()].sort((a, b) => from[b]! - from[a]!).slice(0, mostBars);
+  return largest
+    .sort((a, b) => a - b)
+    .map((key) => ({ key, label: names[key]!, share: to[key]! / most, start: from[key]! / most, note: f(to[key]!, 2) }));
 }
 
 function scaling(result: ForwardResult, { row, col, head }: Place): string {
@@ -177,13 +215,17 @@ function softmax(result: ForwardResult, { row, col, head }: Place): Explanation 
   const power = (key: number) => Math.exp(scores[key]! - most);
   const total = Array.from(scores, (_, key) => power(key)).reduce((a, b) => a + b, 0);
   const least = scores.reduce((a, b) => (Number.isFinite(b) ? Math.min(a, b) : a), most);
-  const bars = barKeys(weights).map((key) => ({
+  // In the order of the sentence, as in the bar that they share.
+  const keys = barKeys(weights).sort((a, b) => a - b);
+  const bars = keys.map((key) => ({
+    key,
     label: names[key]!,
-    weight: weights[key]!,
-    note: f(weights[key]!),
+    share: power(key),
+    note: f(power(key)),
     // Scores have no fixed range: a full bar is the largest of the row.
     start: Number.isFinite(scores[key]!) && most > least ? (scores[key]! - least) / (most - least) : 0,
   }));
+  const whole = { weights, names, head: `head-${result.heads[head]}`, chosen: col };
   const terms = () => ({
     titles: ['key', 'score', 'e^{score − largest}', 'weight'],
     rows: Array.from(scores, (score, key) => [names[key]!, f(score), f(power(key), 4), f(weights[key]!, 4)]),
@@ -193,13 +235,13 @@ function softmax(result: ForwardResult, { row, col, head }: Place): Explanation 
     ),
   });
   const edits = bend.edits.filter((edit) => edit.head === head && edit.query === row);
-  if (hides(causal, bend.window, row, col)) return { why: 'Hidden by the mask, so the weight is exactly 0.', bars, terms };
-  if (edits.some(({ key }) => key === col)) return { why: 'You set this weight by hand.', bars, terms };
-  if (edits.length > 0) return { why: 'A weight of this row is set by hand; the others share the rest.', bars, terms };
+  if (hides(causal, bend.window, row, col)) return { why: 'Hidden by the mask, so the weight is exactly 0.', bars, whole, terms };
+  if (edits.some(({ key }) => key === col)) return { why: 'You set this weight by hand.', bars, whole, terms };
+  if (edits.length > 0) return { why: 'A weight of this row is set by hand; the others share the rest.', bars, whole, terms };
   const exponent = scores[col]! - most;
   const shown = exponent === 0 ? 'e⁰' : `e^{${f(exponent, 2)}}`;
   const why = `${shown} ÷ ${f(total)}. The row’s largest score, ${f(most, 2)}, is subtracted first; the result is the same.`;
-  return { why, bars, terms };
+  return { why, bars, whole, terms };
 }
 
 function mixing({ trace, tokens }: ForwardResult, { row, col, head }: Place): Explanation {
@@ -207,8 +249,9 @@ function mixing({ trace, tokens }: ForwardResult, { row, col, head }: Place): Ex
   const weights = rowOf(trace.weights, head, row);
   const value = (key: number) => rowOf(trace.vHeads, head, key)[col]!;
   const bars = barKeys(weights, leastShown).map((key) => ({
+    key,
     label: names[key]!,
-    weight: weights[key]!,
+    share: weights[key]!,
     note: `${f(weights[key]!, 2)} · ${signed(value(key))} = ${f(weights[key]! * value(key), 2)}`,
     part: rowOf(trace.vHeads, head, key).map((number) => number * weights[key]!),
   }));

@@ -1,11 +1,13 @@
-// The map of the whole flow, from x to the output. Its stops are the tabs of "Step through". Below it is a slider over
-// the same stops, between the buttons for the previous and the next step.
+// The map of the whole flow, from x to the output. Its stops are the tabs of "Step through", each with its number of the thread.
+// Above it is a slider over the same stops, between the buttons for the previous and the next step.
 
-import { formatShape } from '../../base/format.js';
-import { el, moved, rich, svg } from '../../dom/dom.js';
-import { update, type App } from '../../state/app.js';
+import { formatNumber, formatShape } from '../../base/format.js';
+import { el, moved, rich, setText, svg } from '../../dom/dom.js';
+import { whenSeen } from '../../dom/when_seen.js';
+import { inView, update, whenViewed, withNumbers, type App } from '../../state/app.js';
 import type { StepId } from '../../state/page_state.js';
 import { stepOf, steps } from './steps.js';
+import { cellOf, numberAt, threadOf } from './thread.js';
 
 const indexOf = (app: App): number => steps.findIndex(({ id }) => id === app.state.get().step);
 
@@ -26,20 +28,20 @@ function valuesPath(): SVGSVGElement {
 }
 
 export function flowMap(app: App): HTMLElement {
+  const values = steps.map(() => el('span', { class: 'step-value number' }));
   const tabs = steps.map(({ id, symbol, title }, index) => {
-    const shape = el('span', { class: 'step-shape number' });
-    const tab = el(
+    const shape = el('span', { class: 'step-shape' });
+    app.result.watch((result) => {
+      if (result) shape.textContent = formatShape(result.trace[stepOf(id).parts[0]!.trace].shape);
+    });
+    return el(
       'button',
       { role: 'tab', class: 'column step', id: `step-${id}`, 'aria-controls': 'step-detail', onclick: () => goTo(app, index) },
       el('span', { class: 'step-number', 'aria-hidden': 'true' }, String(index + 1)),
       el('span', { class: 'step-symbol' }, ...rich(symbol)),
-      el('span', { class: 'sr-only' }, `, ${title}, shape `),
-      shape,
+      el('span', { class: 'sr-only' }, `, ${title}, shape `, shape, ', '),
+      values[index]!,
     );
-    app.result.watch((result) => {
-      if (result) shape.textContent = formatShape(result.trace[stepOf(id).parts[0]!.trace].shape);
-    });
-    return tab;
   });
   const list = el('div', { class: 'step-list', role: 'tablist', 'aria-label': 'Steps' }, ...tabs);
   list.addEventListener('keydown', (event) => {
@@ -49,23 +51,35 @@ export function flowMap(app: App): HTMLElement {
     goTo(app, target, event.repeat ? 'hold an arrow key' : undefined);
     tabs[target]!.focus();
   });
+  /** The way of the number so far. */
+  const drawn = el('span', { class: 'flow-thread', 'aria-hidden': 'true' });
+  list.prepend(drawn);
+  const count = withNumbers(app, (result) => {
+    const thread = threadOf(result, inView(app, result));
+    steps.forEach(({ parts }, index) => {
+      const { trace } = parts[0]!;
+      setText(values[index]!, formatNumber(numberAt(result, trace, thread.head, cellOf(thread, trace, result.headDim))));
+    });
+  });
+  whenViewed(app, whenSeen(list, count));
   // A phone shows it below the stops, because the text of the step is below the map there.
   const here = el('p', { class: 'step-here cut', 'aria-hidden': 'true' });
   app.state.watch(({ step }, previous) => {
     if (step === previous?.step) return;
     here.textContent = `${indexOf(app) + 1}. ${stepOf(step).title}`;
+    drawn.style.width = `${10 * indexOf(app)}%`;
     tabs.forEach((tab, index) => {
       const selected = steps[index]!.id === step;
       tab.setAttribute('aria-selected', String(selected));
       tab.tabIndex = selected ? 0 : -1;
     });
   });
-  const values = el('span', { class: 'flow-label', 'aria-hidden': 'true' }, 'values');
-  return el('div', { class: 'flow' }, valuesPath(), values, list, here);
+  const label = el('span', { class: 'flow-label', 'aria-hidden': 'true' }, 'values');
+  return el('div', { class: 'flow' }, valuesPath(), label, list, here);
 }
 
-/** Milliseconds for which Play shows a step: all ten take 20 s. */
-const playPause = 2000;
+/** Milliseconds for which Play shows a step: all ten take 40 s. */
+const playPause = 4000;
 
 /** Walks through the steps until the end, or until another step is chosen. */
 function playButton(app: App): HTMLElement {

@@ -5,15 +5,15 @@ import { el, place } from '../../dom/dom.js';
 import type { Band } from '../../maps/heat_map.js';
 import type { Cell, MatrixMap } from '../../maps/matrix_map.js';
 
-/** The parts of the explanation of a cell. */
+/** The parts of the figure of a number. */
 export interface Moving {
-  readonly box: HTMLElement;
   readonly value: HTMLElement;
+  /** The largest product in the sentence, whose left operand is the number of the step before. */
+  readonly first: HTMLElement;
   /** The strips of two operands and of their products. */
   readonly strips: HTMLElement;
-  readonly bars: HTMLElement;
-  /** Width of each bar at the start of its movement, in percent. */
-  readonly starts: readonly string[];
+  /** Each bar with its width at the start of its movement, in percent, and the part of the shared bar that it becomes. */
+  readonly bars: readonly { readonly bar: HTMLElement; readonly start: string; readonly part: HTMLElement | undefined }[];
   /** Strips whose sum is the strip `sum`; empty in most steps. */
   readonly parts: readonly HTMLCanvasElement[];
   readonly sum: HTMLCanvasElement;
@@ -27,10 +27,10 @@ function move(target: Element | undefined, frames: Keyframe[], delay = 0): void 
 }
 
 /**
- * Moves the operands together: two strips meet and their products light up; bars of scores become bars of weights; the
- * weighted values of all words pile up on their sum.
+ * Moves the operands together: two strips meet and their products light up; bars of scores become bars of powers, and then all
+ * of them one bar; the weighted values of all words pile up on their sum.
  */
-export function moveOperands({ box, strips, bars, starts, parts, sum }: Moving): void {
+export function moveOperands({ strips, bars, parts, sum }: Moving): void {
   const [left, right, product] = strips.querySelectorAll('canvas');
   move(left, [
     { transform: 'translateY(-18px)', opacity: 0.3 },
@@ -41,15 +41,31 @@ export function moveOperands({ box, strips, bars, starts, parts, sum }: Moving):
     { transform: 'none', opacity: 1 },
   ]);
   move(product, [{ clipPath: 'inset(0 100% 0 0)' }, { clipPath: 'inset(0)' }], playTime / 3);
-  bars.querySelectorAll<HTMLElement>('.origin-bar-room > *').forEach((bar, i) => {
-    move(bar, [{ width: starts[i] ?? '0%' }, { width: bar.style.width }]);
-  });
+  for (const { bar, start, part } of bars) {
+    move(bar, [{ width: start }, { width: bar.style.width }]);
+    if (part) share(bar, part);
+  }
   if (parts.length === 0) return;
-  // Strips that must be scrolled to, at the end of the box, stay where they are.
-  const end = box.getBoundingClientRect().bottom;
-  const seen = parts.filter((part) => part.getBoundingClientRect().bottom <= end);
-  for (const part of seen) flyTo(sum.getBoundingClientRect(), pictureOf(part), part);
+  for (const part of parts) flyTo(sum.getBoundingClientRect(), pictureOf(part), part);
   move(sum, [{ opacity: 0 }, { opacity: 0.3, offset: 0.6 }, { opacity: 1 }]);
+}
+
+/** Moves a part of the shared bar from the place of its own bar to its place, once that bar has its length. */
+function share(bar: Element, part: HTMLElement): void {
+  const [from, to] = [bar.getBoundingClientRect(), part.getBoundingClientRect()];
+  const begin = `translate(${from.left - to.left}px, ${from.top - to.top}px) scale(${from.width / to.width}, ${from.height / to.height})`;
+  const frames = [
+    { transform: begin, transformOrigin: '0 0' },
+    { transform: 'none', transformOrigin: '0 0' },
+  ];
+  part.animate(frames, { duration: playTime, delay: playTime, easing: 'ease-in-out', fill: 'backwards' });
+}
+
+/** Lets the number of the step before become the operand of this one. */
+export function carry(from: Element | null, { first, value }: Moving): void {
+  if (!from?.textContent) return;
+  const to = first.textContent ? first : value;
+  flyTo(to.getBoundingClientRect(), el('span', { class: 'number' }, from.textContent), from);
 }
 
 /** Lets a copy of the number of a cell drop into the cell. */
@@ -102,7 +118,7 @@ function pictureOf(canvas: HTMLCanvasElement, name = canvas.className, from = 0,
 
 /** Moves `copy` from the place of `from` onto the middle of `end`, a rectangle in the window, and removes it there. */
 function flyTo(end: DOMRect, copy: HTMLElement, from: Element): void {
-  const stage = from.closest<HTMLElement>('.step-detail');
+  const stage = from.closest<HTMLElement>('section');
   if (!stage) return;
   const room = stage.getBoundingClientRect();
   const start = from.getBoundingClientRect();

@@ -1,12 +1,12 @@
-// "Step through": the ten steps from x to the output. Everything in the panel keeps its place and height
-// from step to step, so that the eye can stay where it is.
+// "Step through": the ten steps from x to the output. One number, the thread, goes through all of them. Everything in the panel
+// keeps its place and height from step to step, so that the eye can stay where it is.
 
 import { mostColumns, type ForwardResult, type Trace } from '../../attention/messages.js';
 import { headName as nameOf } from '../../attention/patterns.js';
 import { formatNumber, formatShape } from '../../base/format.js';
 import { createHeadPicker } from '../../controls/head_picker.js';
 import { createViewSwitch } from '../../controls/choice.js';
-import { el, pairOf, panel, refill, rich, setText, word } from '../../dom/dom.js';
+import { el, pairOf, panel, refill, rich, setText, word, type Child } from '../../dom/dom.js';
 import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { cellText } from '../../maps/cell_text.js';
@@ -18,19 +18,22 @@ import { createMap, type Cell } from '../../maps/matrix_map.js';
 import { isPerHead, viewOf } from '../../maps/step_view.js';
 import { chosen, inView, isCurrent, update, whenViewed, withNumbers, withResult, type App } from '../../state/app.js';
 import type { PageState, StepId } from '../../state/page_state.js';
+import { bendControls, resetButton } from '../bend/bend_controls.js';
+import { effect } from '../bend/bend.js';
 import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
 import { flowMap, stepButtons } from './flow_map.js';
 import { formula, type FormulaName } from './formulas.js';
 import { stepOf, steps, type Part, type Step } from './steps.js';
+import { cellOf, goesOn, numberAt, threadOf } from './thread.js';
 
-const maxCell = 44;
+const maxCell = 38;
 /** Height of a table with its border, in pixels. */
 const tableHeight = 382;
 
 export function stepSection(app: App): HTMLElement {
-  const parts = [flowMap(app), stepButtons(app), stepDetail(app), ending(app)];
-  return withResult(app, panel('steps', { title: 'Step through' }, ...parts));
+  const parts = [flowMap(app), stepDetail(app), ending(app)];
+  return withResult(app, panel('steps', { title: 'One number, ten steps', tools: stepButtons(app) }, ...parts));
 }
 
 /** Puts the contents of all steps in one place: only the current one is visible, and the tallest sets the height. */
@@ -46,6 +49,9 @@ function stack(name: string) {
   };
 }
 
+/** A link to the scene of the story that shows this step alone. */
+const sceneOf = ({ scene }: Step): Child[] => (scene ? [' ', el('a', { href: `?scene=${scene}` }, 'Try it as a scene.')] : []);
+
 /** The formula of a part, for the current mask and divisor. */
 function formulaOf({ formula: name }: Part, { causal, bend, given }: ForwardResult): FormulaName {
   if (name === 'x' && given) return 'given';
@@ -55,19 +61,21 @@ function formulaOf({ formula: name }: Part, { causal, bend, given }: ForwardResu
 }
 
 function stepDetail(app: App): HTMLElement {
-  // Column of the cell that was last pointed at in a matrix of features. Such a matrix has no keys.
-  let column: number | undefined;
+  /** The column of a matrix of features that is pointed at, or that was clicked; such a matrix has no keys. */
+  let pointedColumn: number | undefined;
+  let clicked: Cell | undefined;
   let explained: Cell | undefined;
   const texts = stack('step-texts');
   const formulas = stack('formula');
   const shape = el('p', { class: 'shape-line' });
   const parts = el('div', { class: 'segments', role: 'group', 'aria-label': 'Matrix' });
   const heads = createHeadPicker((head) => update(app, { head }), { id: 'show-head-' });
-  const headName = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
   const picture = el('div', { class: 'slim step-picture' });
   const explanation = createCellExplanation();
-  const body = el('div', { class: 'step-body' }, picture, explanation.element);
+  const knobs = stack('step-knobs');
+  for (const [id, ...controls] of bendControls(app)) knobs.layer(id).append(...controls);
+  const body = el('div', { class: 'step-body' }, picture, explanation.element, knobs.element);
   const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
   const map = createMap({ maxCell, sizer: picture, onPoint: pointAt, onChoose: choose });
   const saves = saveButtons('this matrix', () => {
@@ -82,9 +90,14 @@ function stepDetail(app: App): HTMLElement {
     { class: 'column step-detail', role: 'tabpanel', id: 'step-detail' },
     texts.element,
     el('div', { class: 'well row apart formula-row' }, formulas.element, shape),
-    el('div', { class: 'row step-controls' }, heads.element, headName, parts, views.element),
+    el('div', { class: 'row step-controls' }, heads.element, parts, views.element),
     body,
-    el('div', { class: 'row apart low map-under' }, el('div', { class: 'stack' }, legends.weights.element, legends.signed.element), saves),
+    el(
+      'div',
+      { class: 'row apart map-under' },
+      el('div', { class: 'stack' }, legends.weights.element, legends.signed.element),
+      el('span', { class: 'row' }, resetButton(app), saves),
+    ),
   );
   formulas.element.setAttribute('role', 'group');
   formulas.element.setAttribute('aria-label', 'Formula');
@@ -103,6 +116,7 @@ function stepDetail(app: App): HTMLElement {
     detail.setAttribute('aria-labelledby', `step-${step.id}`);
     texts.select(step.id);
     formulas.select(step.id);
+    knobs.select(step.id);
     shape.replaceChildren(
       el('strong', { class: 'number' }, formatShape(result.trace[name].shape)),
       ' ',
@@ -119,7 +133,10 @@ function stepDetail(app: App): HTMLElement {
     steps.forEach((step, index) => {
       texts
         .layer(step.id)
-        .replaceChildren(el('h3', {}, `${index + 1}. ${step.title}`), el('p', { class: 'lead step-text' }, ...rich(step.text(result))));
+        .replaceChildren(
+          el('h3', {}, `${index + 1}. ${step.title}`),
+          el('p', { class: 'lead step-text' }, ...rich(step.text(result)), ...sceneOf(step)),
+        );
       formulas.layer(step.id).replaceChildren(formula(formulaOf(chosenPart(step), result)));
     });
   }
@@ -145,7 +162,7 @@ function stepDetail(app: App): HTMLElement {
     const { muted } = result.bend;
     heads.show(result, muted, (index) => index === head);
     const name = `${nameOf(result, head)}${muted.includes(head) ? ', muted' : ''}`;
-    headName.textContent = isPerHead(result.trace[part.trace]) ? name : 'all heads';
+    explanation.head.textContent = isPerHead(result.trace[part.trace]) ? name : 'all heads';
   }
 
   /** Gives the room that a small map leaves to the explanation of its cell. */
@@ -186,41 +203,48 @@ function stepDetail(app: App): HTMLElement {
   };
 
   function pointAt(cell: Cell | null): void {
-    if (cell && !isSquare()) column = cell.col;
+    pointedColumn = cell && !isSquare() ? cell.col : undefined;
     app.pointed.set(cell && { query: cell.row, key: isSquare() ? cell.col : null });
   }
 
-  function choose({ row, col }: Cell): void {
-    update(app, isSquare() ? { query: row, key: col } : { query: row });
+  function choose(cell: Cell): void {
+    update(app, isSquare() ? { query: cell.row, key: cell.col } : { query: cell.row });
+    if (!isSquare()) clicked = cell;
+    explainCell();
   }
 
-  /** Explains one cell: the cell of the selection, or else the largest in the chosen query's row. */
+  /** Explains the cell that is pointed at or was clicked, or else that of the thread. */
   const explainCell = withNumbers(app, (result) => {
     const { trace: name } = chosenPart(shownStep());
     const view = shownView(result);
-    const { query, key, head } = inView(app, result);
-    const col = view.colLabels ? key : (column ?? null);
-    const cell = col !== null && col < view.cols ? { row: query, col } : strongestCell(view, query);
-    map.highlight(cell);
+    const selection = inView(app, result);
+    const thread = threadOf(result, selection);
+    const own = cellOf(thread, name, result.headDim);
+    const other = pointedColumn === undefined ? clicked : { row: selection.query, col: pointedColumn };
+    const cell = other && other.row < view.rows && other.col < view.cols && !view.colLabels ? other : own;
+    map.highlight(cell.col < view.cols ? cell : { row: cell.row, col: null });
     explained = cell;
     const from = view.rowLabels[cell.row]!;
     const place = view.colLabels ? pairOf(from, view.colLabels[cell.col]!) : [word(from), `, column ${cell.col + 1}`];
-    const value = formatNumber(view.data[cell.row * view.cols + cell.col]!);
-    explanation.show(place, value, explain(result, name, { ...cell, head }));
+    const value = formatNumber(numberAt(result, name, thread.head, cell));
+    const isOwn = cell === own;
+    const lead = isOwn ? cellOf(thread, 'merged', result.headDim).col : undefined;
+    explanation.show(place, value, explain(result, name, { ...cell, head: thread.head }, lead), isOwn ? goesOn(result, name, thread) : '');
   });
 
   /** Shows by movement how the step makes its matrix. */
-  async function play(): Promise<void> {
+  async function play(before: StepId): Promise<void> {
     if (reducedMotion.matches) return;
     const drawn = new Promise<void>((done) => (views.current() === 'colors' ? map.afterDraw(done) : done()));
     // Without a network and without a copy of the script, nothing moves.
     const motion = await import('./motion.js').catch(() => null);
     motion?.moveOperands(explanation.moving());
+    if (before !== shownStep().id) motion?.carry(document.querySelector(`#step-${before} .step-value`), explanation.moving());
     await drawn;
     const result = app.result.get();
     if (!motion || !result || views.current() !== 'colors') return;
     if (shownStep().id === 'merge') motion.joinBands(map, shownView(result).bands ?? []);
-    if (explained) motion.dropInto(map, explained, explanation.moving());
+    if (explained && explained.col < shownView(result).cols) motion.dropInto(map, explained, explanation.moving());
   }
 
   const draw = withNumbers(app, (result) => {
@@ -236,9 +260,10 @@ function stepDetail(app: App): HTMLElement {
     const differs = (...names: (keyof PageState)[]) => names.some((name) => state[name] !== previous?.[name]);
     const result = app.result.get();
     if (result && differs('part')) write(result);
+    if (differs('step', 'part', 'head', 'query', 'key')) clicked = undefined;
     if (differs('step', 'head', 'part', 'stepView')) show();
     // The numbers that move are those of the present choices, not of a result that is about to be replaced.
-    if (previous && differs('step', 'part') && isCurrent(result, app)) void play();
+    if (previous && differs('step', 'part') && isCurrent(result, app)) void play(previous.step);
     else if (differs('query', 'key')) explainSoon();
   });
   new ResizeObserver(() => {
@@ -249,19 +274,10 @@ function stepDetail(app: App): HTMLElement {
   return detail;
 }
 
-/** Says in words which words the chosen word's output consists of. */
+/** Says in words which words the chosen word's output consists of, and how what is bent changes the outputs. */
 function ending(app: App): HTMLElement {
   const line = el('p', { class: 'carries' });
   const draw = withNumbers(app, (result) => setText(line, carries(result, inView(app, result).query)));
   whenViewed(app, whenSeen(line, draw));
-  return el('div', { class: 'well ending' }, el('strong', {}, 'After the last step '), line);
-}
-
-function strongestCell({ data, cols }: MatrixView, row: number): Cell {
-  let col = 0;
-  for (let c = 0; c < cols; c += 1) {
-    const [value, best] = [data[row * cols + c]!, data[row * cols + col]!];
-    if (Number.isFinite(value) && Math.abs(value) > Math.abs(best)) col = c;
-  }
-  return { row, col };
+  return el('div', { class: 'well ending' }, el('strong', {}, 'After the last step '), line, effect(app));
 }

@@ -22,6 +22,8 @@ export interface Step {
   readonly parts: readonly Part[];
   /** Names of the axes of the trace's shape. */
   readonly axes: string;
+  /** The scene of the story about this step. */
+  readonly scene?: string;
 }
 
 const letters = ['q', 'k', 'v'] as const;
@@ -57,10 +59,11 @@ export const steps: readonly Step[] = [
     title: 'Split into heads',
     symbol: 'split',
     text: ({ headDim, given }) =>
-      `Each head gets ${headDim} columns of q, k and v and works on its own from here. That is how heads can look at different words.` +
-      (given?.rope ? ' This model also turns each query and key by an angle that grows with its position (RoPE).' : ''),
+      `Each head gets ${headDim} columns of q, k and v and works on its own from here. x itself is never split, and no number moves.` +
+      (given?.rope ? ' RoPE turns each query and key by its position.' : ''),
     parts: letters.map((name) => ({ label: name, trace: `${name}Heads`, formula: 'split' })),
     axes: 'batch, heads, tokens, d_head',
+    scene: 'split',
   },
   {
     id: 'scores',
@@ -69,6 +72,7 @@ export const steps: readonly Step[] = [
     text: always('Multiply a query and a key column by column, and add up. The sum is large where the two match.'),
     parts: [{ label: 'scores', trace: 'scores', formula: 'scores' }],
     axes: 'batch, heads, queries, keys',
+    scene: 'score',
   },
   {
     id: 'scale',
@@ -82,6 +86,7 @@ export const steps: readonly Step[] = [
       })[bend.divisor],
     parts: [{ label: 'scaled scores', trace: 'scaledScores', formula: 'scale' }],
     axes: 'batch, heads, queries, keys',
+    scene: 'temperature',
   },
   {
     id: 'mask',
@@ -94,6 +99,7 @@ export const steps: readonly Step[] = [
     },
     parts: [{ label: 'masked scores', trace: 'maskedScores', formula: 'mask' }],
     axes: 'batch, heads, queries, keys',
+    scene: 'mask',
   },
   {
     id: 'softmax',
