@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <span>
@@ -29,16 +28,25 @@ inline const char* file_of(webgpu::Kernel kernel) {
   return kFiles[static_cast<size_t>(kernel)];
 }
 
-// The bindings that a kernel writes, found in the text of its file. The kernel only reads its other
-// bindings.
+// The text of a kernel's file, with the files that it includes.
+inline std::string text_of(const std::string& file_name) {
+  std::ifstream file(std::string(MULTIHEAD_CONFORMANCE_FOLDER) + "/../../src/webgpu/kernels/" +
+                     file_name);
+  std::string text;
+  const std::string include = "//#include ";
+  for (std::string line; std::getline(file, line);) {
+    text += line.starts_with(include) ? text_of(line.substr(include.size())) : line + "\n";
+  }
+  EXPECT_FALSE(text.empty()) << file_name;
+  return text;
+}
+
+// The bindings that a kernel writes, found in its text. The kernel only reads its other bindings.
 inline const std::set<size_t>& written_bindings(webgpu::Kernel kernel) {
   static std::map<webgpu::Kernel, std::set<size_t>> known;
   const auto found = known.find(kernel);
   if (found != known.end()) return found->second;
-  std::ifstream file(std::string(MULTIHEAD_CONFORMANCE_FOLDER) + "/../../src/webgpu/kernels/" +
-                     file_of(kernel) + ".wgsl");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  EXPECT_FALSE(text.empty()) << file_of(kernel);
+  const std::string text = text_of(file_of(kernel) + std::string(".wgsl"));
   std::set<size_t> written;
   const std::string binding = "@binding(", access = ") var<storage, read_write>";
   for (size_t at = text.find(binding); at != std::string::npos; at = text.find(binding, at + 1)) {
