@@ -207,7 +207,7 @@ export const tests = [
         await settled(page);
         return page.evaluate(() => location.hash);
       };
-      assert.match(await touch('.preset:nth-child(7)'), /^#text=The\+bank.*&query=2$/);
+      assert.match(await touch('.preset::-p-text(The bank)'), /^#text=The\+bank.*&query=2$/);
       assert.match(await touch('.token:first-child'), /&query=1$/);
       const chosen = /&query=(\d)&key=(\d)/.exec(await touch('#live-map canvas', 0.7, 0.8));
       assert.ok(chosen, 'a cell of the map');

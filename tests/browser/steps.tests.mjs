@@ -345,6 +345,8 @@ export const tests = [
       const { page, close } = await openPage(browser, `${url}#source=rules`, { width: 1280, height: 800 });
       for (const id of ids) {
         await page.$eval(`#step-${id}`, (tab) => tab.click());
+        // What stands above may still change its height.
+        await settled(page);
         await page.$eval('#steps', (section) => section.scrollIntoView());
         await settled(page);
         const outside = await page.evaluate(() => {
