@@ -35,7 +35,9 @@ inline std::string text_of(const std::string& file_name) {
   std::string text;
   const std::string include = "//#include ";
   for (std::string line; std::getline(file, line);) {
-    text += line.starts_with(include) ? text_of(line.substr(include.size())) : line + "\n";
+    // Words behind the name of the file are its arguments.
+    const std::string name = line.substr(0, line.find(' ', include.size()));
+    text += line.starts_with(include) ? text_of(name.substr(include.size())) : line + "\n";
   }
   EXPECT_FALSE(text.empty()) << file_name;
   return text;
