@@ -53,6 +53,8 @@ export function moveOperands({ strips, bars, parts, sum }: Moving): void {
 /** Moves a part of the shared bar from the place of its own bar to its place, once that bar has its length. */
 function share(bar: Element, part: HTMLElement): void {
   const [from, to] = [bar.getBoundingClientRect(), part.getBoundingClientRect()];
+  // A weight of 0 has no part.
+  if (to.width === 0 || to.height === 0) return;
   const begin = `translate(${from.left - to.left}px, ${from.top - to.top}px) scale(${from.width / to.width}, ${from.height / to.height})`;
   const frames = [
     { transform: begin, transformOrigin: '0 0' },
@@ -134,7 +136,7 @@ function flyTo(end: DOMRect, copy: HTMLElement, from: Element): void {
   const own = copy.getBoundingClientRect();
   const across = end.left + end.width / 2 - (own.left + own.width / 2);
   const down = end.top + end.height / 2 - (own.top + own.height / 2);
-  const moved = `translate(${across}px, ${down}px) scale(${isStrip ? 1 : Math.min(1, end.height / own.height)})`;
+  const moved = `translate(${across}px, ${down}px) scale(${isStrip ? 1 : Math.min(1, end.height / own.height) || 1})`;
   const flight = copy.animate(
     [
       { transform: 'none', opacity: 1 },
