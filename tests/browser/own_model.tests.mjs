@@ -476,7 +476,7 @@ export const tests = [
           page,
           () => /no tokenizer/.test(document.querySelector('.own-facts').textContent) && document.querySelector('.own-status').textContent === '',
         );
-        assert.equal(await page.$eval('.own-loading', ({ hidden }) => hidden), true);
+        await until(page, () => document.querySelector('.own-loading').hidden);
         await close();
         await server.close();
       }),

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { openPage, settled, startBrokenServer, until } from './harness.mjs';
+import { eventually, openPage, settled, startBrokenServer, until } from './harness.mjs';
 import { openTraining, textOf, trainFor, trainingOf, trainToTheEnd } from './training_steps.mjs';
 import { countWork } from './work.mjs';
 
@@ -137,7 +137,7 @@ export const tests = [
       for (let i = 0; i < moments.length + 2; i += 1) await page.keyboard.press('ArrowLeft');
       await until(page, () => window.multiheadPage.training().step === 0);
       assert.equal(await textOf(page, '.train-place'), `Step 0 of ${last}`);
-      assert.notEqual(await map(), end);
+      await eventually(async () => (await map()) !== end, 'the map of the first step');
       await page.keyboard.press('ArrowRight');
       await until(page, () => window.multiheadPage.training().step === 10);
       await page.click('#train-step');
