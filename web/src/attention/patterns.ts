@@ -157,7 +157,7 @@ export interface NamedHeads {
   readonly given?: { readonly names: readonly string[]; readonly lines?: readonly string[] } | null | undefined;
 }
 export const headName = ({ heads, given }: NamedHeads, head: number): string => given?.names[head] ?? patternOf(heads[head]!).name;
-/** The name of a head, and its rule or what was measured of it. */
+/** Names a head and says its rule, or the score that was measured of it. */
 export function aboutHead(named: NamedHeads, head: number): string {
   const line = named.given ? named.given.lines?.[head] : patternOf(named.heads[head]!).line;
   return `${headName(named, head)}${line ? `: ${line}` : ''}`;

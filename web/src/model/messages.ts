@@ -99,7 +99,7 @@ export interface Patched {
   readonly values: Matrix;
 }
 
-/** What the worker tells while a call runs; with its end, where the model computes, if that has changed. */
+/** The worker sends progress while a call runs. When a call ends, it sends the place where the model computes, if the place has changed. */
 export type ModelEvent = Loading | Patched | ModelPlace;
 
 /** A change of the model while it writes. */

@@ -70,7 +70,7 @@ export class ModelSession {
   /** The model in workers that a generation still uses, after the model was opened again on this thread. */
   #left: Model | undefined;
   #isGpuAlone = false; // true for a model that only the GPU has
-  /** The same model on this thread, for the laboratory. */
+  /** A copy of a GPU's model on this thread, which the laboratory uses. */
   #beside: Model | undefined;
   #refusal = ''; // why a model for the GPU is not there
 
@@ -337,8 +337,15 @@ export class ModelSession {
 function shares(logits: Float32Array): { at: number; share: number }[] {
   const top = logits.reduce((most, value) => Math.max(most, value), -Infinity);
   const sum = logits.reduce((total, value) => total + Math.exp(value - top), 0);
-  const sorted = [...logits.keys()].sort((a, b) => logits[b]! - logits[a]!);
-  return sorted.slice(0, mostLikely).map((at) => ({ at, share: Math.exp(logits[at]! - top) / sum }));
+  const largest: number[] = [];
+  // Sorting all logits of a vocabulary takes longer than a short pass.
+  for (const [at, value] of logits.entries()) {
+    if (largest.length === mostLikely && value <= logits[largest.at(-1)!]!) continue;
+    const place = largest.findIndex((each) => logits[each]! < value);
+    largest.splice(place < 0 ? largest.length : place, 0, at);
+    largest.length = Math.min(largest.length, mostLikely);
+  }
+  return largest.map((at) => ({ at, share: Math.exp(logits[at]! - top) / sum }));
 }
 
 /** Throws if a weight is not a number. */

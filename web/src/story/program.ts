@@ -74,7 +74,7 @@ console.log(experiment.evaluate().accuracy.toFixed(3));
   `multihead-train four-jobs --seed ${seed}\n`,
 ];
 
-/** Trains the two models of the scene about the mask. A test compares the shares that it prints with those of peek.ts. */
+/** Trains the two models of the scene about the mask. A test compares the shares that it prints with the shares of peek.ts. */
 export const maskProgram = (steps: number): string => `import { load } from 'multihead';
 
 const mh = await load();

@@ -17,14 +17,15 @@ export interface Listener<Event> {
   /** Called once if the worker has ended (`ended`), or if its script is missing or threw. All pending calls are rejected with `why`. */
   onLost(why: Failure, ended: boolean): void;
   /**
-   * For a worker that starts workers of its own during this call: Firefox 153 does not return from 1 of 50 `new Worker()` in a worker. Such a
-   * worker is replaced by one that start() gives, and what was called is called again.
+   * For a worker that starts workers of its own during a call, `during`. Firefox 153 does not return from 1 of 50 `new Worker()` in a worker.
+   * The page then takes a new worker from start(), and repeats the calls that wait.
    */
   readonly nested?: { readonly during: string; start(): Port };
 }
 
-/** Seconds without an event, or an answer to ping(), after which a worker hangs. */
+/** Seconds without an event or an answer to ping() after which a worker counts as hung. */
 const longestSilence = 10;
+/** Workers that are started for one connection; the last one is waited for however long it takes. */
 const mostAttempts = 5;
 
 export interface Remote<F extends Functions<F>> {

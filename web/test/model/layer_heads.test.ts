@@ -55,7 +55,7 @@ describe('the heads of a layer of a model', () => {
     await session.open(given({ ...changed('gpt2', { scale_attn_by_inverse_layer_idx: false }), 'tokenizer.json': tokenizer }), 'auto');
     const { tokens, next } = await session.heads('the cat sat', 1);
     expect(tokens).toEqual(['the', '·cat', '·sat']);
-    // The bars of the first screen: what the model continues with, from whatever layer, and what each adds to the text.
+    // The bars of the first screen are the same for every layer. Each says which text it adds.
     const { likeliest } = (await session.start('the cat sat'))!;
     expect(next!.words.map(({ word }) => word)).toEqual(likeliest.map(({ label }) => label));
     next!.words.forEach(({ share }, i) => expect(share).toBeCloseTo(likeliest[i]!.share, 6));

@@ -155,7 +155,7 @@ export class AutoModel implements ModelEngine {
     this.#times.set(what, { gpu: await measure(gpu), cpu: await measure(this.cpu) });
   }
 
-  /** Those of the CPU alone. */
+  /** A generation that may be on the GPU steps by itself; the others step together. */
   together(generations: readonly Generation[]): Awaitable<void> {
     const ofCpu = generations.filter((each) => !(each instanceof AutoGeneration));
     return together(this.cpu, ofCpu);

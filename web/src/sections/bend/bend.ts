@@ -1,4 +1,4 @@
-// What a bend does: which outputs it changes, and by how much.
+// Lists the outputs that a bend changes, and says by how much.
 
 import type { ForwardResult } from '../../attention/messages.js';
 import { formatNumber, formatPercent } from '../../base/format.js';

@@ -25,19 +25,9 @@ export function ownModelSection(app: App): HTMLElement {
     status.className = `hint own-status${failed ? ' notice is-failure' : ''}`;
   };
   const lead = 'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.';
-  const section = panel(
-    'own',
-    { title: 'Your own model', lead },
-    zone,
-    el(
-      'p',
-      { class: 'own-sample' },
-      'No model at hand? ',
-      english,
-      ' It has read the same novels as the words model of the first screen, but in pieces of words.',
-    ),
-    status,
-  );
+  const about = ' It has read the same novels as the words model of the first screen, but in pieces of words.';
+  const sample = el('p', { class: 'own-sample' }, 'No model at hand? ', english, about);
+  const section = panel('own', { title: 'Your own model', lead }, zone, sample, status);
 
   let loading: Promise<OpenedModelView> | undefined;
 

@@ -49,7 +49,7 @@ export function captionOf(result: ForwardResult, query: number, text: string): s
   return `From “${names[query]}”: ${parts.join(', ')}.`;
 }
 
-/** What the marks of the words mean that the page draws now: struck and dotted ones. */
+/** Explains the marks of struck and dotted words, if there are such words now. */
 export function marksOf({ tokens, trace, given }: ForwardResult, query: number): string {
   const scores = trace.maskedScores.data.subarray(query * tokens.length, (query + 1) * tokens.length);
   const unknown = [...new Set(given?.unknown?.map((at) => `“${tokens[at]}”`))];

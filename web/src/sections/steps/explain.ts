@@ -65,7 +65,7 @@ export interface Explanation {
 
 const signed = (value: number, digits = 2) => (value < 0 ? `(${f(value, digits)})` : f(value, digits));
 
-/** The three largest terms of a dot product, that of `lead` first, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
+/** The three largest terms of a dot product, the term of column `lead` first, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
 function sumOf({ left, right }: Product, lead?: number): Pick<Explanation, 'first' | 'why' | 'lit'> {
   const products = Array.from(left.data, (value, i) => ({ a: value, b: right.data[i]!, i }))
     .filter(({ a, b }) => Math.abs(a * b) >= 5e-4)
@@ -99,7 +99,7 @@ function dotProduct(product: Product, bias?: number, lead?: number): Explanation
   };
 }
 
-/** `lead`: the column of the merged heads whose product begins the sum of an output; by default that of the largest product. */
+/** `lead`: the column of the merged heads whose product begins the sum of an output; by default the column of the largest product. */
 export function explain(result: ForwardResult, name: keyof Trace, place: Place, lead?: number): Explanation {
   const { row, col, head } = place;
   const { trace, tokens, heads, weights, bend, given, embedDim, headDim } = result;

@@ -213,7 +213,7 @@ function stepDetail(app: App): HTMLElement {
     explainCell();
   }
 
-  /** Explains the cell that is pointed at or was clicked, or else that of the thread. */
+  /** Explains the cell that is pointed at or was clicked, or else the thread's cell. */
   const explainCell = withNumbers(app, (result) => {
     const { trace: name } = chosenPart(shownStep());
     const view = shownView(result);
@@ -262,7 +262,7 @@ function stepDetail(app: App): HTMLElement {
     if (result && differs('part')) write(result);
     if (differs('step', 'part', 'head', 'query', 'key')) clicked = undefined;
     if (differs('step', 'head', 'part', 'stepView')) show();
-    // The numbers that move are those of the present choices, not of a result that is about to be replaced.
+    // A result that is about to be replaced does not move.
     if (previous && differs('step', 'part') && isCurrent(result, app)) void play(previous.step);
     else if (differs('query', 'key')) explainSoon();
   });
@@ -274,7 +274,7 @@ function stepDetail(app: App): HTMLElement {
   return detail;
 }
 
-/** Says in words which words the chosen word's output consists of, and how what is bent changes the outputs. */
+/** Lists the words of which the chosen word's output consists, and the outputs that a bend has changed. */
 function ending(app: App): HTMLElement {
   const line = el('p', { class: 'carries' });
   const draw = withNumbers(app, (result) => setText(line, carries(result, inView(app, result).query)));

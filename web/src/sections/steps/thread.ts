@@ -20,7 +20,7 @@ export interface Thread {
   readonly column: number;
   /** Column of the head's value of the key with the largest absolute value. */
   readonly handed: number;
-  /** Column of the output to which column `handed` of the head adds most. */
+  /** Column of the output. Column `handed` of the head adds more to it than to any other. */
   readonly out: number;
 }
 
