@@ -295,14 +295,24 @@ describe.each(builds)('training, %s', async (simd) => {
     const before = bitsOf(model.stateDict());
     model.initialize({ seed: 6 });
     expect(mh.memory().bytes).toBe(bytes + alone);
-    run(trainer, 2, 3);
-    expect(bitsOf(model.stateDict())).not.toEqual(before);
+    const replaced = bitsOf(model.stateDict());
+    expect(replaced).not.toEqual(before);
+    const { tokens, targets } = batchOf(2);
+    for (const options of [{ batch }, { batch, scale: 1 }]) {
+      expectRefused(mh, () => trainer.step(tokens, targets, options), 'E_OPTION', 'trainer', 'make a new trainer');
+      expectRefused(mh, () => trainer.accumulate(tokens, targets, options), 'E_OPTION', 'trainer', 'make a new trainer');
+    }
+    expect(bitsOf(model.stateDict())).toEqual(replaced);
+    expect(trainer.steps()).toBe(2);
+    trainer.dispose();
+    expect(mh.memory().bytes).toBe(alone);
+    const next = mh.trainer(model);
     model.dispose();
-    expect(mh.memory()).toMatchObject({ live: 1, bytes });
-    run(trainer, 3, 4);
-    const { 'trainer.state': _, ...rest } = trainer.stateDict();
-    trainer.dispose();
-    trainer.dispose();
+    expect(mh.memory()).toMatchObject({ live: 1, bytes: next.bytes() });
+    run(next, 3, 4);
+    const { 'trainer.state': _, ...rest } = next.stateDict();
+    next.dispose();
+    next.dispose();
     expect(mh.memory().bytes).toBe(0);
 
     const kept = modelOf(mh);

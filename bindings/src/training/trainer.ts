@@ -5,7 +5,7 @@ import { forwardNames, moduleOptions, noModuleOptions } from '../modules/options
 import { WasmTransformer } from '../modules/transformer.js';
 import { isCoreObject } from '../runtime/core_object.js';
 import { optionError } from '../runtime/errors.js';
-import type { Heap } from '../runtime/memory.js';
+import type { Heap, SharedParameters } from '../runtime/memory.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { type Names, plain, readOptions, without } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
@@ -20,13 +20,16 @@ const elsewhere = {
 };
 const stepNames = { ...without(forwardNames, elsewhere), batch: plain } satisfies Names<TrainerStepOptions>;
 
-const callsOf = (
-  { args, raw }: Runtime,
-  handle: Int32,
-  { numHeads: heads, headDim: width }: WasmTransformer['config'],
-): StepCalls<TrainerStepOptions> => ({
+const callsOf = ({ args, raw }: Runtime, handle: Int32, model: WasmTransformer, parameters: SharedParameters): StepCalls<TrainerStepOptions> => ({
   readStep: (given, name) => readOptions(given, stepNames, name, elsewhere),
   write({ tokens, targets }, batch, options, operands) {
+    if (!model.has(parameters))
+      throw optionError(
+        'trainer',
+        "one of the model's present parameters",
+        'one of those before loadStateDict() or initialize(): make a new trainer',
+      );
+    const { numHeads: heads, headDim: width } = model.config;
     const queries = tokens.length / batch;
     const written = options && operands ? moduleOptions(options, operands, { batch, heads, queries, keys: queries, width }) : noModuleOptions;
     wire.training(args, tokens, batch, targets, written);
@@ -44,7 +47,7 @@ export class WasmTrainer extends StepTrainer<TrainerStepOptions> implements Trai
       wire.trainerOptions(args, record);
       return operands.make(() => raw.trainerCreate(own.handle));
     });
-    super(runtime, handle, parameters, callsOf(runtime, handle, own.config));
+    super(runtime, handle, parameters, callsOf(runtime, handle, own, parameters));
     Object.freeze(this);
   }
 }

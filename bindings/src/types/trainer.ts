@@ -182,7 +182,7 @@ export interface TrainerBase<Options> extends TrainingState {
 
 /**
  * Trains a {@link Transformer} to predict targets by gradient descent on their cross-entropy. It changes the parameters
- * of the model in place. Model and trainer share the parameters: disposing one does not affect the other. If the model
- * loads or initializes other parameters, the trainer keeps the old ones.
+ * of the model in place. Model and trainer share the parameters: disposing one does not affect the other. Once the
+ * model has loaded or initialized other parameters, a step throws `E_OPTION`: make a new trainer.
  */
 export interface Trainer extends TrainerBase<TrainerStepOptions> {}
