@@ -78,8 +78,10 @@ int32_t gpu_model_forward(int32_t handle) {
   inputs.edits = edits;
   const std::vector<models::Capture> captures = captures_of(call.captures);
   return give_plan(call.from, [&](webgpu::Plan& plan) {
-    return at<DeviceModel>(handle).forward(inputs, captures, call.state, call.logits,
-                                           call.last_only, call.device, plan);
+    return at<DeviceModel>(handle).forward(
+        inputs, captures,
+        {call.state, call.logits, call.only_token, call.first_layer, call.from_state}, call.device,
+        plan);
   });
 }
 

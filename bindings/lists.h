@@ -68,13 +68,14 @@ inline std::vector<models::Capture> captures_of(std::span<const double> numbers)
   return captures;
 }
 
-// Edits: site, layer, heads, tokens, action, factor, value.
+// Edits: site, layer, sequences, heads, tokens, action, factor, value.
 inline std::vector<models::Edit> edits_of(std::span<const double> numbers) {
   std::vector<models::Edit> edits;
   for (ListReader list(numbers); list.has_numbers();) {
     models::Edit& edit = edits.emplace_back();
     edit.site = static_cast<models::Site>(list.whole());
     edit.layer = list.whole();
+    edit.sequences = list.wholes();
     edit.heads = list.wholes();
     edit.tokens = list.wholes();
     edit.action = static_cast<models::Edit::Action>(list.whole());

@@ -85,17 +85,20 @@ bool DeviceModel::send(ModelLoader* loader, uint32_t buffer, MatrixPiece& piece)
 }
 
 Status DeviceModel::forward(const ModelInputs& inputs, std::span<const models::Capture> captures,
-                            bool state, bool logits, bool last_only, const Device& device,
-                            Plan& plan) const {
+                            const PassPart& part, const Device& device, Plan& plan) const {
   Pass pass{.inputs = inputs, .end_layer = model_->info.num_layers};
   MULTIHEAD_TRY(models::check_inputs(*model_, pass));
   // In WebAssembly it is in a part that only calls with captures load.
   if (!captures.empty()) MULTIHEAD_TRY(models::check_captures(*model_, pass, captures));
   MULTIHEAD_TRY(check_edits(inputs.edits));
   pass.captures = captures;
-  if (last_only) pass.only_token = pass.tokens - 1;
-  return plan_model(*model_, *buffers_, {.pass = pass, .state = state, .logits = logits}, device,
-                    plan);
+  pass.only_token = part.only_token;
+  pass.first_layer = part.first_layer;
+  if (!part.from.empty()) {
+    pass.state = {part.from.data(), {pass.rows(), model_->architecture.width}};
+  }
+  return plan_model(*model_, *buffers_, {.pass = pass, .state = part.state, .logits = part.logits},
+                    device, plan);
 }
 
 Status DeviceModel::finish_embed(const ModelInputs& inputs, models::Pooling pooling, bool normalize,

@@ -24,6 +24,14 @@ struct MatrixPiece {
   uint64_t first_unit = 0, first_scale = 0;  // words
 };
 
+// Which part of a pass runs, and what it gives besides captures.
+struct PassPart {
+  bool state = false, logits = false;
+  int64_t only_token = -1;           // as in models::Pass, like the next one
+  int64_t first_layer = 0;           // with `from`
+  std::span<const float> from = {};  // its input, (rows, width); empty: the embedding
+};
+
 class DeviceModel {
  public:
   // Of a loader that has no bytes yet, which must outlive the loading. Errors: check_model().
@@ -42,11 +50,10 @@ class DeviceModel {
   // ---- Passes, when the loader has finished. ----
 
   // Of the outputs, logits are those of language models; captures have shapes. The plan's operands
-  // are ModelPlan's, where the state is wanted if `state`. Errors: those of Model::forward() for
-  // its inputs and captures; kOption, for edits of scores and weights and for what the GPU's limits
-  // refuse.
+  // are ModelPlan's. Errors: those of Model::forward() for its inputs and captures; kOption, for
+  // edits of scores and weights and for what the GPU's limits refuse.
   Status forward(const models::ModelInputs& inputs, std::span<const models::Capture> captures,
-                 bool state, bool logits, bool last_only, const Device& device, Plan& plan) const;
+                 const PassPart& part, const Device& device, Plan& plan) const;
   // What the CPU makes of the last hidden state: the vectors of Model::embed(), or logits of
   // classes and the pooler's output.
   Status finish_embed(const models::ModelInputs& inputs, models::Pooling pooling, bool normalize,

@@ -33,7 +33,7 @@ class ModelPlanner {
         builder_(builder) {}
 
   Status run(Plan& plan) {
-    Rows stream = embed();
+    Rows stream = pass_.state.given() ? given() : embed();
     MULTIHEAD_TRY(plan_layers(stream));
     if (call_.state || call_.logits) output(stream);
     return builder_.finish(plan);
@@ -53,6 +53,14 @@ class ModelPlanner {
 
   void look_up(const WeightMatrix& table, const Builder::Embed& how, const Rows& to) {
     builder_.embed(ModelBuffers::form_of(table), buffers_.number_of(table), rows(), how, to);
+  }
+
+  Rows given() {
+    const auto width = static_cast<uint32_t>(a_.width);
+    const Rows x = builder_.new_rows(rows(), a_.width);
+    const std::span<const float> state(pass_.state.data, size_t{rows()} * width);
+    builder_.pointwise({Builder::kData, builder_.data(state), width}, rows(), width, {}, x);
+    return x;
   }
 
   // As embed() of models/run.cc.
@@ -135,7 +143,7 @@ class ModelPlanner {
       mask = builder_.data(words);
     }
     const int64_t end = std::min<int64_t>(pass_.end_layer, model_.info.num_layers);
-    for (int64_t index = 0; index < end; ++index) {
+    for (int64_t index = pass_.first_layer; index < end; ++index) {
       const models::LayerPlan& plan = a_.layers[static_cast<size_t>(index)];
       layer.parameters = &p_.layers[static_cast<size_t>(plan.weights)];
       layer.layer = index;

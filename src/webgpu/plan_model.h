@@ -16,7 +16,7 @@ Status check_model(const models::Model::Internals& model);
 // wanted; each capture of the pass, whose `out` has a shape without gaps.
 struct ModelPlan {
   // Checked (check_inputs()), without edits of scores and weights. Of its fields those of sources,
-  // of texts, `state` and `z` are not used.
+  // of texts and `z` are not used.
   const models::Pass& pass;
   bool state = false;  // after the final norm, (rows, width); (batch, width) with only_token
   // Of a language model, causal or masked: (rows, vocabulary) of those rows.

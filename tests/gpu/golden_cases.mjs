@@ -71,7 +71,7 @@ export class Count {
     this.log = log;
   }
   add(name, reason) {
-    // Options that a model on a GPU refuses, and analyses, which need its weights on the CPU.
+    // Options that a model on a GPU refuses, and gradients, which need its weights on the CPU.
     const why = /^not supported yet: (.*)|^.*expected .* on a GPU.*/.exec(reason ?? '')?.findLast((text) => text !== undefined);
     if (why !== undefined) (this.leftOut[why] ??= []).push(name.replace(/ \(config\w*\.json\)$/, ''));
     else if (reason === undefined) this.passed += 1;

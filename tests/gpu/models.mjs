@@ -30,6 +30,53 @@ const compare = (worst, name, got, wanted, label) => {
   worst.of(name, difference(got.data ?? got, wanted.data ?? wanted), BOUND, label);
 };
 
+const metrics = {
+  difference: { token: 7, against: 11 },
+  earlier: { token: 7, position: -4 },
+  mean: { meanLogProb: true },
+  function: (logits) => logits[7] ** 2 - logits[9],
+};
+
+/** Every analysis by passes, on both sides. */
+async function compareAnalyses(worst, gpu, cpu, label) {
+  const corrupt = ids.with(4, 2);
+  const headScales = Float32Array.from({ length: cpu.info.numLayers * cpu.info.numHeads }, (_, at) => 0.5 + at / 8);
+  const calls = {
+    lens: (model) => model.lens(ids, { top: 0, tokens: [1, 7], logits: true }),
+    'edited lens': (model) => model.lens(ids, { layers: [1], top: 0, tokens: [3], edits, headScales }),
+    logProbs: (model) => model.logProbs(ids, { edits }),
+    'patched layers': (model) => model.patch(ids, corrupt, metrics.difference, { by: 'layer', headScales }),
+    'patched positions': (model) => model.patch(ids, corrupt, metrics.mean, { by: 'position' }),
+    'patched heads': (model) => model.patch(ids, corrupt, metrics.function),
+    'patched keys': (model) => model.patch(ids, corrupt, metrics.earlier, { site: 'k' }),
+    zeros: (model) => model.ablate([ids, [3, 1, 4]], metrics.mean, { headScales }),
+    means: (model) => model.ablate([ids, [3, 1, 4]], metrics.function, { ablation: 'mean' }),
+  };
+  for (const metric of Object.values(metrics)) {
+    const [a, b] = [await gpu.measure(ids, metric, { edits }), await cpu.measure(ids, metric, { edits })];
+    worst.of('measure', Math.abs(a - b), BOUND, label);
+  }
+  for (const [name, call] of Object.entries(calls)) {
+    const [a, b] = [await call(gpu), await call(cpu)];
+    for (const part of ['clean', 'corrupt']) if (b[part] !== undefined) worst.of(name, Math.abs(a[part] - b[part]), BOUND, label);
+    for (const part of ['values', 'logits', 'tokenProbabilities']) if (b[part] !== undefined) compare(worst, name, a[part], b[part], label);
+  }
+  const likely = await Promise.all([gpu, cpu].map((model) => model.lens(ids, { layers: [cpu.info.numLayers], top: 1 })));
+  same(likely[0].ids.join(), likely[1].ids.join(), `likeliest tokens, ${label}`);
+  const wrong = {
+    position: (model) => model.measure(ids, { token: 7, position: 12 }),
+    shorter: (model) => model.patch(ids, [1, 2], metrics.difference),
+    by: (model) => model.patch(ids, corrupt, metrics.difference, { site: 'mlp_out', by: 'head' }),
+    one: (model) => model.ablate([[3]], metrics.mean),
+    aborted: (model) => model.patch(ids, corrupt, metrics.mean, { signal: AbortSignal.abort() }),
+    infinite: (model) => model.measure(ids, () => NaN),
+  };
+  for (const [name, call] of Object.entries(wrong)) {
+    const [a, b] = await Promise.all([gpu, cpu].map((model) => rejection(call(model))));
+    same(a.message, b.message, `error of ${name}, ${label}`);
+  }
+}
+
 async function check(name, options) {
   const [gpu, cpu] = [await openModel(await filesOf(name), { ...options, device: 'gpu' }), await openModel(await filesOf(name), options)];
   const worst = new Worst();
@@ -50,6 +97,7 @@ async function check(name, options) {
     compare(worst, 'captures', changed.captures[at], { data, shape: expected.captures[at].shape }, label);
   if (expected.logits) compare(worst, 'edited', changed.logits, expected.logits, label);
   if (output === 'languageModel' && causal && isExact) {
+    await compareAnalyses(worst, gpu, cpu, label);
     for (const each of [{}, { cacheType: 'f16' }, { edits }, { temperature: 0.8, seed: 3 }]) {
       const [a, b] = [await generated(gpu, each), await generated(cpu, each)];
       if (a !== b) throw new Error(`tokens are ${a}, not ${b}; ${JSON.stringify(each)}, ${label}`);

@@ -11,13 +11,14 @@ import type { LensOptions, LensResult, LogitAttribution, LogitDifference, LogPro
 import type { ModelArray, ModelInput, PairResults, PartOptions, PartResults, PatchOptions, SweepOptions, Token } from '../types/models.js';
 import type { Count, Extents, Int32, Int64 } from '../types/wire.js';
 import * as core from './core/analyses.js';
-import type { Batch, ModelEngine } from './core/engine.js';
+import type { Awaitable, Batch, ModelEngine } from './core/engine.js';
 import { type CoreModel, onThisThread } from './core/model.js';
 import { mostBusy, nextTask } from './core/turns.js';
 import { decoderInputOf } from './decoder_input.js';
 import { checkScales, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
-import { checkParts, checkPlaces, named, readEdits, readPlaces, shapeOf, siteOf } from './sites.js';
+import { shapeOf } from './core/sites.js';
+import { checkParts, checkPlaces, named, readEdits, readPlaces, siteOf } from './sites.js';
 import { encodeText } from './tokenizer.js';
 
 const analysisNames = { headScales: plain, addSpecialTokens: plain } satisfies Names<AnalysisOptions>;
@@ -100,30 +101,27 @@ export class Analyses implements ModelAnalyses {
     if (!Array.isArray(tokens)) throw optionError('tokens', 'an array of tokens', describe(tokens));
     const wanted = entriesOf(tokens, 'tokens').map((token, at) => checkToken(token, `tokens[${at}]`, vocabSize));
     checkFlag(logits, 'logits');
-    const model = onThisThread(this.#engine);
     const { batch, headScales } = await this.#edited(input, options);
     const ids = await Promise.all(wanted.map((token, at) => this.#idOf(token, `tokens[${at}]`)));
     const shape = [chosen.length, batch.tokens, vocabSize];
     const all = logits ? ([chosen.length, 1, batch.tokens, vocabSize] as readonly number[] as Extents) : undefined;
-    const { logits: data, ...rows } = core.lens(model, { batch, headScales }, chosen, top as Count, ids, all);
+    const { logits: data, ...rows } = await this.#by((side) => side.lens({ batch, headScales }, chosen, top as Count, ids, all));
     return { layers: chosen, inputIds: batch.ids, ...rows, ...(data && { logits: { shape, data } }) };
   }
 
   async logProbs(input: ModelInput, given: EditedOptions = {}): Promise<LogProbs> {
     const options = readOptions(given, editedNames, 'logProbs');
-    const model = onThisThread(this.#engine);
     const edited = await this.#edited(input, options);
-    const { probabilities, ranks } = core.logProbabilities(model, edited);
+    const { probabilities, ranks } = await this.#by((side) => side.logProbabilities(edited));
     return { ids: edited.batch.ids.slice(1), values: probabilities, ranks };
   }
 
   async measure(input: ModelInput, metric: Metric, given: EditedOptions = {}): Promise<number> {
     const options = readOptions(given, editedNames, 'measure');
     const read = readMetric(metric, this.#engine.info.vocabSize);
-    const model = onThisThread(this.#engine);
     const edited = await this.#edited(input, options);
-    if (read.evaluate !== undefined) return read.evaluate(this.#lastLogits(model, edited));
-    return core.measure(model, edited, await this.#resolved(read));
+    const resolved = await this.#resolved(read);
+    return this.#by((side) => side.measure(edited, resolved));
   }
 
   async logitAttribution(input: ModelInput, metric: LogitDifference, given: AnalysisOptions = {}): Promise<LogitAttribution> {
@@ -144,7 +142,7 @@ export class Analyses implements ModelAnalyses {
     const begin = this.#checkSweep(options, 'patch');
     const inputs = await this.#pair(clean, corrupt, options);
     const resolved = await this.#resolved(read);
-    const results = await begin(read, (model) => core.Sweep.patch(model, inputs, resolved, ...places));
+    const results = await begin((side) => side.patch(inputs, resolved, ...places));
     return this.#pairResults(results);
   }
 
@@ -157,7 +155,7 @@ export class Analyses implements ModelAnalyses {
     const inputs = await this.#pair(clean, corrupt, options);
     const { resolved, value } = await this.#withSlopes(model, read, inputs[0]);
     const found = core.attributionPatch(model, inputs, resolved, ...places, positions);
-    const corrupted = read.evaluate?.(this.#lastLogits(model, inputs[1])) ?? found.corrupt;
+    const corrupted = read.evaluate?.(core.lastLogits(model, inputs[1])) ?? found.corrupt;
     return this.#pairResults({ ...found, clean: value ?? found.clean, corrupt: corrupted }, positions ? [inputs[0].batch.tokens] : []);
   }
 
@@ -180,7 +178,7 @@ export class Analyses implements ModelAnalyses {
     const tokenizer = decoders && (await this.#parts.findTokenizer().catch(() => undefined));
     const all = { texts: decoders?.map((idsOf) => idsOf(tokenizer)) ?? sources, sources: decoders && sources };
     const scales = inputs[0]?.headScales;
-    const { clean, values } = await begin(read, (model) => core.Sweep.ablate(model, all, scales, resolved, code, place));
+    const { clean, values } = await begin((side) => side.ablate(all, scales, resolved, code, place));
     return { clean, values: { shape: [this.#engine.info.numLayers, this.#engine.info.numHeads], data: values } };
   }
 
@@ -213,9 +211,9 @@ export class Analyses implements ModelAnalyses {
     { headScales, addSpecialTokens }: AnalysisOptions,
   ): Promise<core.Input[]> {
     const scales = checkScales(headScales, this.#engine.info);
+    this.#assertHere();
     const reading = given.map(([input, argument]) => this.#sequence(input, argument, { addSpecialTokens }));
-    const model = onThisThread(this.#engine);
-    const [batches] = await Promise.all([Promise.all(reading), model.load('analyses')]);
+    const [batches] = await Promise.all([Promise.all(reading), this.#engine.load('analyses')]);
     return batches.map((batch) => ({ batch, headScales: scales }));
   }
 
@@ -251,15 +249,21 @@ export class Analyses implements ModelAnalyses {
     throw optionError(argument, 'a text that is one token', `${quoted(token)}, which is ${ids.length === 0 ? 'none' : list}`);
   }
 
-  async #resolved({ kind, position, token = 0, against = 0 }: ReadMetric): Promise<core.CoreMetric> {
+  async #resolved({ kind, position, token = 0, against = 0, evaluate }: ReadMetric): Promise<core.CoreMetric> {
     const [id, other] = await Promise.all([this.#idOf(token, 'metric.token'), this.#idOf(against, 'metric.against')]);
-    return { kind: metricKinds[kind], position, token: id, against: other };
+    return { kind: metricKinds[kind], position, token: id, against: other, evaluate };
   }
 
-  #lastLogits(model: CoreModel, { batch, headScales }: core.Input): Float32Array<ArrayBuffer> {
-    const shape = [1, 1, this.#engine.info.vocabSize] as readonly number[] as Extents;
-    const results = model.run({ batch, headScales, what: { kind: 'forward' }, outputs: [undefined, undefined, shape, undefined] });
-    return results[2] as Float32Array<ArrayBuffer>;
+  /** Computes on a GPU or on the core of this thread, which also goes on where a GPU of device 'auto' does not. */
+  async #by<R>(compute: (side: core.PassAnalyses) => Awaitable<R>): Promise<R> {
+    const engine = this.#engine;
+    const elsewhere = await engine.analyses?.();
+    try {
+      if (elsewhere !== undefined) return await compute(elsewhere);
+    } catch (error) {
+      if (!engine.recovers?.(error)) throw error;
+    }
+    return compute(new core.CoreAnalyses(onThisThread(engine)));
   }
 
   /** A metric that the core can differentiate, and its value if a function of the caller computes it. */
@@ -267,7 +271,7 @@ export class Analyses implements ModelAnalyses {
     const resolved = await this.#resolved(read);
     if (read.evaluate === undefined) return { resolved };
     const slopes = new Float32Array(this.#engine.info.vocabSize);
-    const value = read.evaluate(this.#lastLogits(model, input), slopes);
+    const value = read.evaluate(core.lastLogits(model, input), slopes);
     return { resolved: { ...resolved, slopes }, value };
   }
 
@@ -282,14 +286,12 @@ export class Analyses implements ModelAnalyses {
   #checkSweep({ signal, onProgress }: SweepOptions, what: string) {
     checkSignal(signal);
     checkCallback(onProgress, 'onProgress');
-    const model = onThisThread(this.#engine);
-    return async (metric: ReadMetric, make: (model: CoreModel) => core.Sweep) => {
-      if (signal?.aborted) throw abortedError(signal, what);
-      const sweep = make(model);
+    this.#assertHere();
+    const run = async (sweep: core.AnalysisSweep) => {
       try {
         let turn = performance.now();
         for (;;) {
-          const done = sweep.next(metric.evaluate);
+          const done = await sweep.next();
           onProgress?.(done, this.#pairResults(sweep.results()).values);
           if (done === 1) return sweep.results();
           if (performance.now() - turn > mostBusy) {
@@ -303,5 +305,15 @@ export class Analyses implements ModelAnalyses {
         sweep.dispose();
       }
     };
+    return async (make: (side: core.PassAnalyses) => Awaitable<core.AnalysisSweep>) => {
+      if (signal?.aborted) throw abortedError(signal, what);
+      return this.#by(async (side) => run(await make(side)));
+    };
+  }
+
+  /** Throws `E_OPTION` for a model in workers, unless a GPU has it, too. */
+  #assertHere(): void {
+    if (this.#engine.analyses === undefined) onThisThread(this.#engine);
+    this.#engine.assertLive();
   }
 }

@@ -16,7 +16,8 @@ import { onThisThread } from './core/model.js';
 import { decoderInputOf } from './decoder_input.js';
 import { checkIds, checkImage, checkScales, checkTokens, copied, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
-import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
+import { shapeOf } from './core/sites.js';
+import { checkParts, named, readEdits, readPlaces } from './sites.js';
 import type { Group } from './together.js';
 import { encodeText, textOf } from './tokenizer.js';
 

@@ -1,6 +1,6 @@
 // Captures and edits of the caller, checked.
 
-import { editActions, sites } from '../generated/tables.js';
+import { editActions } from '../generated/tables.js';
 import { MultiheadError, optionError, shapeError } from '../runtime/errors.js';
 import { checkTensorLike } from '../runtime/operands.js';
 import { checkChoice, checkOptions, type Names, plain } from '../runtime/options.js';
@@ -9,54 +9,14 @@ import { describe, flattened, readNumbers } from '../runtime/tensor.js';
 import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type { Capture, GradientPlace, ModelInfo, Site } from '../types/models.js';
 import type { ModelEngine, Place, PlacedEdit } from './core/engine.js';
+import { axesOf, shapeOf, siteNames, type TokenCounts } from './core/sites.js';
 import { entriesOf } from './inputs.js';
 
-/** In the order of the core: resid_pre of residPre. */
-const siteNames = Object.keys(sites).map((name) => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)) as Site[];
 const actionNames = Object.keys(editActions) as (keyof typeof editActions)[];
 
 const captureNames = { site: plain, layer: plain, heads: plain } satisfies Names<Capture>;
 const placeNames = { site: plain, layer: plain } satisfies Names<GradientPlace>;
 const editNames = { ...captureNames, tokens: plain, ...Object.fromEntries(actionNames.map((name) => [name, plain])) };
-
-/** Tokens of a pass, and of the encoder before it. */
-export interface TokenCounts {
-  readonly tokens: number;
-  readonly source?: number | undefined;
-}
-
-/** The site's axes without that of sequences, and which of them are those of tokens and heads. */
-function axesOf(site: number, info: ModelInfo, { tokens, source = 0 }: TokenCounts): { shape: number[]; tokenAxis: number; headAxis?: number } {
-  const { embedDim, headDim, mlpDim, numHeads, numKvHeads } = info;
-  switch (siteNames[site]) {
-    case 'q':
-    case 'z':
-    case 'cross_q':
-    case 'cross_z':
-      return { shape: [tokens, numHeads, headDim], tokenAxis: 0, headAxis: 1 };
-    case 'k':
-    case 'v':
-      return { shape: [tokens, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
-    case 'cross_k':
-    case 'cross_v':
-      return { shape: [source, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
-    case 'scores':
-    case 'pattern':
-      return { shape: [numHeads, tokens, tokens], tokenAxis: 1, headAxis: 0 };
-    case 'cross_scores':
-    case 'cross_pattern':
-      return { shape: [numHeads, tokens, source], tokenAxis: 1, headAxis: 0 };
-    default:
-      return { shape: [tokens, siteNames[site] === 'mlp_hidden' ? mlpDim : embedDim], tokenAxis: 0 };
-  }
-}
-
-/** The shape of a value with its heads. */
-export function shapeOf({ site, heads }: Place, info: ModelInfo, counts: TokenCounts): number[] {
-  const { shape, headAxis } = axesOf(site, info, counts);
-  if (heads !== undefined && headAxis !== undefined) shape[headAxis] = heads.length;
-  return shape;
-}
 
 /** Whole numbers below `end`, one or more. Throws `E_OPTION`. */
 export function checkPlaces(value: unknown, argument: string, end: number): number[] {

@@ -4,12 +4,15 @@ import type { Ablation, By, Site } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import type { Count, Extents, Int32, Int64, Operand, Span } from '../../types/wire.js';
-import type { Batch, PassResult, Place } from './engine.js';
+import type { Awaitable, Batch, PassResult, Place } from './engine.js';
 import { captureSpan, editSpan, inputsOf, ints, numberSpan } from './lists.js';
 import { type CoreModel, copied, output } from './model.js';
 
-/** A metric; `slopes` is the gradient of a function of the caller. */
-export type CoreMetric = Omit<wire.GivenMetric, 'slopes'> & { readonly slopes?: Float32Array | undefined };
+/** A metric; of a function of the caller, with the function or its gradient. */
+export type CoreMetric = Omit<wire.GivenMetric, 'slopes'> & {
+  readonly evaluate?: ((logits: Float32Array<ArrayBuffer>) => number) | undefined;
+  readonly slopes?: Float32Array | undefined;
+};
 
 /** A batch of one sequence. */
 export interface Input {
@@ -17,52 +20,94 @@ export interface Input {
   readonly headScales: Float32Array | undefined;
 }
 
+export type Pair = readonly [clean: Input, corrupt: Input];
+
+/** Token ids of the texts of ablate(), of a model with an encoder the decoder's; `sources`: the encoder's. */
+export interface Texts {
+  readonly texts: readonly Int32Array[];
+  readonly sources?: readonly Int32Array[] | undefined;
+}
+
 const metricOf = (operands: Operands, { slopes, ...metric }: CoreMetric): wire.GivenMetric => ({
   ...metric,
   slopes: operands.optionalSpan(slopes, 'f32', 'metric', 0),
 });
 
-export function lens(
-  model: CoreModel,
-  { batch, headScales }: Input,
-  layers: readonly number[],
-  top: Int64,
-  tokens: readonly number[],
-  logits: Extents | undefined,
-) {
-  return model.within((operands, runtime, handle) => {
-    const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
-    const edits = editSpan(runtime, operands, batch.edits);
-    const made = logits && output(operands, logits);
-    wire.modelLens(
-      runtime.args,
-      inputs,
-      edits,
-      operands.span(Int32Array.from(layers), 'i32', 'layers'),
-      top,
-      operands.span(Int32Array.from(tokens), 'i32', 'tokens'),
-      made,
-    );
-    operands.run(() => runtime.raw.modelLens(handle));
-    return { ...wire.readLensRows(runtime.args.results()), logits: made && copied(runtime, made) };
-  });
+/** The methods of CoreAnalyses, also of a GPU, which answers later. */
+export type PassAnalyses = {
+  [Name in keyof CoreAnalyses]: CoreAnalyses[Name] extends (...args: infer Args) => infer Result ? (...args: Args) => Awaitable<Result> : never;
+};
+
+/** Runs of a model with other parts, a few at a time. Dispose it. */
+export interface AnalysisSweep {
+  /** The next runs. Returns the share of all that is done. */
+  next(): Awaitable<number>;
+  results(): wire.PartResults;
+  dispose(): void;
 }
 
-export function logProbabilities(model: CoreModel, { batch, headScales }: Input) {
-  return model.within((operands, runtime, handle) => {
-    wire.modelLogProbabilities(runtime.args, inputsOf(runtime, operands, model.info, batch, headScales), editSpan(runtime, operands, batch.edits));
-    operands.run(() => runtime.raw.modelLogProbabilities(handle));
-    return wire.readLensRows(runtime.args.results());
-  });
+/** Analyses that need no gradients. */
+export class CoreAnalyses {
+  readonly #model: CoreModel;
+
+  constructor(model: CoreModel) {
+    this.#model = model;
+  }
+
+  lens({ batch, headScales }: Input, layers: readonly number[], top: Int64, tokens: readonly number[], logits: Extents | undefined) {
+    return this.#model.within((operands, runtime, handle) => {
+      const inputs = inputsOf(runtime, operands, this.#model.info, batch, headScales);
+      const edits = editSpan(runtime, operands, batch.edits);
+      const made = logits && output(operands, logits);
+      wire.modelLens(
+        runtime.args,
+        inputs,
+        edits,
+        operands.span(Int32Array.from(layers), 'i32', 'layers'),
+        top,
+        operands.span(Int32Array.from(tokens), 'i32', 'tokens'),
+        made,
+      );
+      operands.run(() => runtime.raw.modelLens(handle));
+      return { ...wire.readLensRows(runtime.args.results()), logits: made && copied(runtime, made) };
+    });
+  }
+
+  logProbabilities({ batch, headScales }: Input): Pick<wire.LensRows, 'probabilities' | 'ranks'> {
+    return this.#model.within((operands, runtime, handle) => {
+      wire.modelLogProbabilities(
+        runtime.args,
+        inputsOf(runtime, operands, this.#model.info, batch, headScales),
+        editSpan(runtime, operands, batch.edits),
+      );
+      operands.run(() => runtime.raw.modelLogProbabilities(handle));
+      return wire.readLensRows(runtime.args.results());
+    });
+  }
+
+  measure({ batch, headScales }: Input, metric: CoreMetric): number {
+    if (metric.evaluate !== undefined) return metric.evaluate(lastLogits(this.#model, { batch, headScales }));
+    return this.#model.within((operands, runtime, handle) => {
+      const inputs = inputsOf(runtime, operands, this.#model.info, batch, headScales);
+      wire.modelMeasure(runtime.args, inputs, editSpan(runtime, operands, batch.edits), metricOf(operands, metric));
+      operands.run(() => runtime.raw.modelMeasure(handle));
+      return wire.readPartResults(runtime.args.results()).clean;
+    });
+  }
+
+  patch(inputs: Pair, metric: CoreMetric, site: Site, by: By): AnalysisSweep {
+    return Sweep.patch(this.#model, inputs, metric, site, by);
+  }
+
+  ablate(texts: Texts, headScales: Float32Array | undefined, metric: CoreMetric, ablation: Ablation, site: Site): AnalysisSweep {
+    return Sweep.ablate(this.#model, texts, headScales, metric, ablation, site);
+  }
 }
 
-export function measure(model: CoreModel, { batch, headScales }: Input, metric: CoreMetric): number {
-  return model.within((operands, runtime, handle) => {
-    const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
-    wire.modelMeasure(runtime.args, inputs, editSpan(runtime, operands, batch.edits), metricOf(operands, metric));
-    operands.run(() => runtime.raw.modelMeasure(handle));
-    return wire.readPartResults(runtime.args.results()).clean;
-  });
+export function lastLogits(model: CoreModel, { batch, headScales }: Input): Float32Array<ArrayBuffer> {
+  const shape = [1, 1, model.info.vocabSize] as readonly number[] as Extents;
+  const results = model.run({ batch, headScales, what: { kind: 'forward' }, outputs: [undefined, undefined, shape, undefined] });
+  return results[2] as Float32Array<ArrayBuffer>;
 }
 
 export function gradients(
@@ -81,14 +126,7 @@ export function gradients(
   });
 }
 
-export function attributionPatch(
-  model: CoreModel,
-  inputs: readonly [clean: Input, corrupt: Input],
-  metric: CoreMetric,
-  site: Site,
-  by: By,
-  positions: boolean,
-) {
+export function attributionPatch(model: CoreModel, inputs: Pair, metric: CoreMetric, site: Site, by: By, positions: boolean) {
   return model.within((operands, runtime, handle) => {
     const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
     wire.modelAttributionPatch(runtime.args, clean, corrupt, metricOf(operands, metric), site, by, positions);
@@ -105,7 +143,7 @@ export function logitAttribution(model: CoreModel, { batch, headScales }: Input,
   });
 }
 
-const pairOf = (runtime: Runtime, operands: Operands, { info }: CoreModel, inputs: readonly [clean: Input, corrupt: Input]) =>
+const pairOf = (runtime: Runtime, operands: Operands, { info }: CoreModel, inputs: Pair) =>
   inputs.map(({ batch, headScales }) => inputsOf(runtime, operands, info, batch, headScales)) as [wire.ModelInputs, wire.ModelInputs];
 
 /** Rows of a pass that keeps the thread. */
@@ -114,21 +152,22 @@ const mostRows = 128;
 /** Rows of logits that a function of the caller gets in one turn. */
 const mostLogits = 16;
 
-/** Runs of a model with other parts, a few at a time. Dispose it. */
-export class Sweep {
+export class Sweep implements AnalysisSweep {
   readonly #runtime: Runtime;
   readonly #handle: Int32;
   readonly #vocabulary: number;
   readonly #most: number;
+  readonly #evaluate: CoreMetric['evaluate'];
 
-  private constructor({ info }: CoreModel, runtime: Runtime, handle: Int32, tokens: number) {
+  private constructor({ info }: CoreModel, runtime: Runtime, handle: Int32, tokens: number, { evaluate }: CoreMetric) {
+    this.#evaluate = evaluate;
     this.#runtime = runtime;
     this.#handle = handle;
     this.#vocabulary = info.vocabSize;
     this.#most = Math.max(1, Math.floor(mostRows / tokens));
   }
 
-  static patch(model: CoreModel, inputs: readonly [clean: Input, corrupt: Input], metric: CoreMetric, site: Site, by: By): Sweep {
+  static patch(model: CoreModel, inputs: Pair, metric: CoreMetric, site: Site, by: By): Sweep {
     return model.within((operands, runtime, handle) => {
       const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
       wire.patchSweep(runtime.args, clean, corrupt, metricOf(operands, metric), site, by);
@@ -137,14 +176,14 @@ export class Sweep {
         runtime,
         operands.make(() => runtime.raw.patchSweepCreate(handle)),
         inputs[0].batch.tokens,
+        metric,
       );
     });
   }
 
-  /** `texts`: token ids, of a model with an encoder the decoder's; `sources`: the encoder's. */
   static ablate(
     model: CoreModel,
-    { texts, sources = [] }: { readonly texts: readonly Int32Array[]; readonly sources?: readonly Int32Array[] | undefined },
+    { texts, sources = [] }: Texts,
     headScales: Float32Array | undefined,
     metric: CoreMetric,
     ablation: Ablation,
@@ -163,13 +202,14 @@ export class Sweep {
         runtime,
         operands.make(() => runtime.raw.ablationSweepCreate(handle)),
         Math.max(...texts.map(({ length }) => length)),
+        metric,
       );
     });
   }
 
-  /** The next runs. Returns the share of all that is done. `metric` computes that of one row of logits, if the core does not. */
-  next(metric: ((logits: Float32Array<ArrayBuffer>) => number) | undefined): number {
-    if (metric === undefined) return this.#run(this.#most, undefined).done;
+  next(): number {
+    const evaluate = this.#evaluate;
+    if (evaluate === undefined) return this.#run(this.#most, undefined).done;
     const most = Math.min(this.#most, mostLogits);
     const rows = call(this.#runtime, (operands) => {
       const made = output(operands, [most, this.#vocabulary] as readonly number[] as Extents);
@@ -177,7 +217,7 @@ export class Sweep {
       const all = copied(this.#runtime, made);
       return Array.from({ length: runs }, (_, row) => all.slice(row * this.#vocabulary, (row + 1) * this.#vocabulary));
     });
-    const metrics = rows.map((row) => metric(row));
+    const metrics = rows.map((row) => evaluate(row));
     return call(this.#runtime, (operands) => {
       const { raw, args } = this.#runtime;
       wire.sweepRecord(args, numberSpan(operands, this.#runtime, metrics, 'metric'));

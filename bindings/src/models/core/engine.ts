@@ -7,6 +7,8 @@ import type { SamplingOptions } from '../../generated/wire.js';
 import type { TopToken, ModelInfo, ModelWeights } from '../../types/models.js';
 import type { Count, Extents, Int64 } from '../../types/wire.js';
 
+import type { PassAnalyses } from './analyses.js';
+
 export type Awaitable<T> = T | Promise<T>;
 
 /** A value inside the model, with its number in the core. */
@@ -18,6 +20,8 @@ export interface Place {
 
 /** A change of a value. */
 export interface PlacedEdit extends Place {
+  /** Of the batch; undefined for all. */
+  readonly sequences?: readonly number[] | undefined;
   readonly tokens?: readonly number[] | undefined;
   readonly action: EditAction;
   readonly factor: number;
@@ -135,6 +139,10 @@ export interface ModelEngine {
   /** Loads a part of the core, once. Throws `E_LOAD`. */
   load(part: PartName): Promise<void>;
   run(call: PassCall): Awaitable<PassResult>;
+  /** Analyses by a GPU, of an engine that has one; undefined where its core is to compute them. */
+  analyses?(): Promise<PassAnalyses | undefined>;
+  /** True if the core can go on after an error of the GPU. */
+  recovers?(error: unknown): boolean;
   /** These two for workers; generations.ts has those of the calling thread. */
   generation?(settings: GenerationSettings): Generation;
   together?(generations: readonly Generation[]): Awaitable<void>;

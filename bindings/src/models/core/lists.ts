@@ -62,11 +62,11 @@ export function captureSpan(runtime: Runtime, operands: Operands, places: readon
 }
 
 export function editSpan(runtime: Runtime, operands: Operands, edits: readonly PlacedEdit[] = []): Span<'f64'> {
-  const numbers = edits.flatMap(({ site, layer, heads, tokens, action, factor, value }) => {
+  const numbers = edits.flatMap(({ site, layer, sequences, heads, tokens, action, factor, value }) => {
     const { address } = value === undefined ? noSpan : operands.span(value.data, 'f32', 'edits');
     // What takes the place of a whole value has an axis of sequences.
     const shape = action === editActions.replace ? [1, ...(value?.shape ?? [])] : value?.shape;
-    return [site, layer, ...counted(heads), ...counted(tokens), action, factor, address, ...counted(shape)];
+    return [site, layer, ...counted(sequences), ...counted(heads), ...counted(tokens), action, factor, address, ...counted(shape)];
   });
   return numberSpan(operands, runtime, numbers, 'edits');
 }

@@ -8,7 +8,8 @@ import { optionError } from '../../runtime/errors.js';
 import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import { elements } from '../../runtime/shape.js';
 import type { ModelInfo } from '../../types/models.js';
-import type { Count, Extents, Operand, Uint32 } from '../../types/wire.js';
+import type { Count, Extents, Int64, Operand, Uint32 } from '../../types/wire.js';
+import type { PassAnalyses } from '../core/analyses.js';
 import type { Batch, Generation, GenerationSettings, ModelEngine, PassCall, PassResult, Place } from '../core/engine.js';
 import { captureSpan, editSpan, inputsOf } from '../core/lists.js';
 import { copied, type CoreModel, output } from '../core/model.js';
@@ -16,13 +17,18 @@ import type { GpuPlace } from './device.js';
 import { GpuGeneration } from './generation.js';
 import type { GpuWeights } from './weights.js';
 
+/** Which part of a pass runs, and what it gives. */
 interface Wanted {
   readonly places?: readonly Place[];
-  /** Of each place, for one sequence, or with the batch in front. */
+  /** Of each place, for one sequence. */
   readonly shapes?: readonly Extents[];
-  readonly state: boolean;
-  readonly logits: boolean;
-  readonly lastOnly?: boolean;
+  readonly state?: boolean;
+  readonly logits?: boolean;
+  /** The token of each sequence whose state and logits are wanted; −1, the default, for all. */
+  readonly onlyToken?: number;
+  /** The first layer, and its input (rows, embedDim) in place of the embedding. */
+  readonly firstLayer?: number;
+  readonly from?: Float32Array | undefined;
 }
 
 export class GpuModel implements ModelEngine {
@@ -33,7 +39,7 @@ export class GpuModel implements ModelEngine {
   readonly #runtime: Runtime;
   readonly #place: GpuPlace;
   /** Without its matrices. */
-  readonly #core: CoreModel;
+  readonly core: CoreModel;
   readonly #weights: GpuWeights;
   readonly #generations = new Set<{ dispose(): void }>();
 
@@ -42,28 +48,28 @@ export class GpuModel implements ModelEngine {
     this.device = `gpu: ${place.info.description}`;
     this.#runtime = runtime;
     this.#place = place;
-    this.#core = core;
+    this.core = core;
     this.#weights = weights;
   }
 
   get disposed(): boolean {
-    return this.#core.disposed;
+    return this.core.disposed;
   }
 
   assertLive(): void {
-    this.#core.assertLive();
+    this.core.assertLive();
     if (this.#place.player.lost !== undefined) throw this.#place.player.lost;
   }
 
   load(part: PartName): Promise<void> {
-    return this.#core.load(part);
+    return this.core.load(part);
   }
 
   dispose(): void {
     if (this.disposed) return;
     for (const generation of this.#generations) generation.dispose();
     this.#weights.release();
-    this.#core.dispose();
+    this.core.dispose();
     this.#place.close();
   }
 
@@ -72,7 +78,7 @@ export class GpuModel implements ModelEngine {
     const { numLayers, embedDim, output: kind } = this.info;
     const rows = batch.batch * batch.tokens;
     if (what.kind === 'embed') {
-      const [state] = await this.#pass(batch, headScales, { state: true, logits: false });
+      const [state] = await this.pass(batch, headScales, { state: true });
       return [this.#finish(batch, state as Float32Array, outputs, what)];
     }
     if (what.kind === 'attentions') {
@@ -81,7 +87,7 @@ export class GpuModel implements ModelEngine {
       const count = heads?.length ?? this.info.numHeads;
       const shape = [count, batch.tokens, batch.tokens] as unknown as Extents;
       const places = layers.map((layer) => ({ site: sites.pattern, layer, heads }));
-      const maps = await this.#pass(batch, headScales, { places, shapes: layers.map(() => shape), state: false, logits: false });
+      const maps = await this.pass(batch, headScales, { places, shapes: layers.map(() => shape) });
       return [joined(maps)];
     }
     const [hidden, last, logits, pooler, source, ...captured] = outputs;
@@ -95,9 +101,9 @@ export class GpuModel implements ModelEngine {
     const lastOnly = isLanguage && logits !== undefined && elements(logits) === batch.batch * this.info.vocabSize && batch.tokens > 1;
     const needsState = last !== undefined || hidden !== undefined || isFinished;
     const wantsLogits = isLanguage && logits !== undefined;
-    const found = await this.#pass(batch, headScales, {
+    const found = await this.pass(batch, headScales, {
       ...{ places, shapes, state: needsState, logits: wantsLogits },
-      lastOnly: lastOnly && !needsState,
+      onlyToken: lastOnly && !needsState ? batch.tokens - 1 : -1,
     });
     const state = needsState ? (found.shift() as Float32Array<ArrayBuffer>) : undefined;
     let madeLogits = wantsLogits ? (found.shift() as Float32Array<ArrayBuffer>) : undefined;
@@ -115,10 +121,10 @@ export class GpuModel implements ModelEngine {
   }
 
   /** The state, the logits and the captures that are wanted, in this order. */
-  async #pass(batch: Batch, headScales: Float32Array | undefined, wanted: Wanted): Promise<Float32Array<ArrayBuffer>[]> {
+  async pass(batch: Batch, headScales: Float32Array | undefined, wanted: Wanted): Promise<Float32Array<ArrayBuffer>[]> {
     const { embedDim, vocabSize } = this.info;
-    const { places = [], shapes = [], state, logits, lastOnly = false } = wanted;
-    const rows = lastOnly ? batch.batch : batch.batch * batch.tokens;
+    const { places = [], shapes = [], state = false, logits = false, onlyToken = -1, firstLayer = 0, from } = wanted;
+    const rows = onlyToken >= 0 ? batch.batch : batch.batch * batch.tokens;
     const lengths = [
       ...(state ? [rows * embedDim] : []),
       ...(logits ? [rows * vocabSize] : []),
@@ -129,7 +135,9 @@ export class GpuModel implements ModelEngine {
       const inputs = inputsOf(this.#runtime, operands, this.info, batch, headScales);
       const anywhere = shapes.map((shape): Operand => ({ address: 4 as Uint32, dtype: 'f32', shape }));
       const edits = editSpan(this.#runtime, operands, batch.edits);
-      gpuModel(args, this.#place.limits, inputs, edits, captureSpan(this.#runtime, operands, places, anywhere), state, logits, lastOnly);
+      const captures = captureSpan(this.#runtime, operands, places, anywhere);
+      const start = operands.optionalSpan(from, 'f32', 'state', from?.length ?? 0);
+      gpuModel(args, this.#place.limits, inputs, edits, captures, state, logits, onlyToken as Int64, firstLayer as Int64, start);
       operands.run(() => raw.gpuModelForward(this.#weights.handle));
     });
     this.assertLive();
@@ -162,9 +170,14 @@ export class GpuModel implements ModelEngine {
     });
   }
 
+  async analyses(): Promise<PassAnalyses> {
+    const { GpuAnalyses } = await import('./analyses.js');
+    return new GpuAnalyses(this);
+  }
+
   generation(settings: GenerationSettings): GpuGeneration {
     this.assertLive();
-    return new GpuGeneration(this.#runtime, this.#place, this.#weights, this.#core.handle, this.info, settings, this.#generations);
+    return new GpuGeneration(this.#runtime, this.#place, this.#weights, this.core.handle, this.info, settings, this.#generations);
   }
 
   /** Each has a pass of its own. */

@@ -1,0 +1,51 @@
+// Values inside a model, and their shapes.
+
+import { sites } from '../../generated/tables.js';
+import type { ModelInfo, Site } from '../../types/models.js';
+import type { Place } from './engine.js';
+
+/** In the order of the core: resid_pre of residPre. */
+export const siteNames = Object.keys(sites).map((name) => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)) as Site[];
+
+/** Tokens of a pass, and of the encoder before it. */
+export interface TokenCounts {
+  readonly tokens: number;
+  readonly source?: number | undefined;
+}
+
+/** The site's axes without that of sequences, and which of them are those of tokens and heads. */
+export function axesOf(
+  site: number,
+  info: ModelInfo,
+  { tokens, source = 0 }: TokenCounts,
+): { shape: number[]; tokenAxis: number; headAxis?: number } {
+  const { embedDim, headDim, mlpDim, numHeads, numKvHeads } = info;
+  switch (siteNames[site]) {
+    case 'q':
+    case 'z':
+    case 'cross_q':
+    case 'cross_z':
+      return { shape: [tokens, numHeads, headDim], tokenAxis: 0, headAxis: 1 };
+    case 'k':
+    case 'v':
+      return { shape: [tokens, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
+    case 'cross_k':
+    case 'cross_v':
+      return { shape: [source, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
+    case 'scores':
+    case 'pattern':
+      return { shape: [numHeads, tokens, tokens], tokenAxis: 1, headAxis: 0 };
+    case 'cross_scores':
+    case 'cross_pattern':
+      return { shape: [numHeads, tokens, source], tokenAxis: 1, headAxis: 0 };
+    default:
+      return { shape: [tokens, siteNames[site] === 'mlp_hidden' ? mlpDim : embedDim], tokenAxis: 0 };
+  }
+}
+
+/** The shape of a value with its heads. */
+export function shapeOf({ site, heads }: Place, info: ModelInfo, counts: TokenCounts): number[] {
+  const { shape, headAxis } = axesOf(site, info, counts);
+  if (heads !== undefined && headAxis !== undefined) shape[headAxis] = heads.length;
+  return shape;
+}
