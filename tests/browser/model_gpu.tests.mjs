@@ -156,6 +156,29 @@ export const tests = [
   { name: "a lost GPU in the middle of a text: the processor goes on, device 'auto'", skip, run: lost('auto') },
   { name: "a lost GPU in the middle of a text: the processor goes on, device 'gpu'", skip, run: lost('gpu') },
   {
+    name: 'a GPU that is lost in the laboratory: the processor ends the experiment',
+    skip,
+    async run() {
+      const server = await startServer();
+      try {
+        await withGpu(server.url, address('gpu'), async (page) => {
+          await give(page);
+          await mapShown(page);
+          await page.$eval('.lab-place', (place) => place.scrollIntoView({ block: 'center' }));
+          await until(page, () => document.querySelector('.lab-lens .map-cell') !== null);
+          assert.equal(await chipOf(page), 'GPU');
+          await page.evaluate(() => new BroadcastChannel('lose').postMessage(''));
+          await page.$eval('#lab-run', (button) => button.click());
+          await until(page, () => document.querySelector('.lab-experiment .lab-program')?.hidden === false);
+          assert.match(await chipOf(page), /^(1 thread|\d workers?)$/);
+          assert.match(await reasonOf(page), /^The GPU failed, so the model goes on with the processor/);
+        });
+      } finally {
+        await server.close();
+      }
+    },
+  },
+  {
     name: 'a GPU that only the processor plays is not taken, and the page says why',
     skip,
     run: ({ url }) =>

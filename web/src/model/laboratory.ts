@@ -8,6 +8,10 @@ import type { Change, Lens, LikelyText, Pair, PatchKind, Patched, Two } from './
 
 /** What the laboratory needs of the session. */
 export interface Reader {
+  /** On a GPU or on this thread; a GPU may be lost. */
+  model(): Model;
+  /** On this thread. */
+  forGradients(): Promise<Model>;
   /** The first tokens of a text. */
   read(text: string): Promise<{ readonly ids: readonly number[]; readonly labels: readonly string[]; readonly found: number }>;
   /** The text of a token. */
@@ -18,14 +22,15 @@ export interface Reader {
 const mostLikely = 5;
 
 export class Laboratory {
-  readonly #model: Model;
   readonly #reader: Reader;
   #pair: Pair | undefined;
 
-  /** `model`: on this thread. */
-  constructor(model: Model, reader: Reader) {
-    this.#model = model;
+  constructor(reader: Reader) {
     this.#reader = reader;
+  }
+
+  get #model(): Model {
+    return this.#reader.model();
   }
 
   get #begun(): Pair {
@@ -117,7 +122,7 @@ export class Laboratory {
 
   async #attribution([clean, corrupt]: Pair['ids'], metric: Metric): Promise<Pick<Pair, 'metrics' | 'attribution'>> {
     try {
-      const found = await this.#model.attributionPatch(clean, corrupt, metric);
+      const found = await (await this.#reader.forGradients()).attributionPatch(clean, corrupt, metric);
       return { metrics: [found.clean, found.corrupt], attribution: found.values };
     } catch (error) {
       // Some models have no gradients, and all have metrics.

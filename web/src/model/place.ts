@@ -20,7 +20,8 @@ export interface ModelPlace {
 export function placeOf({ device, workers }: Pick<Model, 'device' | 'workers'>, refusal: string): ModelPlace {
   const [side, ...rest] = device.split(': ');
   const said = rest.join(': ');
-  if (side === 'gpu') return { where: 'GPU', why: `The GPU computes: ${said}. The laboratory's maps are the processor's.`, refusal };
+  if (side === 'gpu')
+    return { where: 'GPU', why: `The GPU computes: ${said}. The processor computes gradients, which an experiment's estimates need.`, refusal };
   const faster = said.replace(/^faster than gpu: /, '');
   const reason = said.replace(/^gpu: expected an? .*, got none: /, '');
   const why = said === faster ? said && `The GPU computes nothing: ${reason}.` : `The processor is faster than the GPU: ${faster}.`;

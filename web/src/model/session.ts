@@ -70,7 +70,7 @@ export class ModelSession {
   /** The model in workers that a generation still uses, after the model was opened again on this thread. */
   #left: Model | undefined;
   #isGpuAlone = false; // true for a model that only the GPU has
-  /** A copy of a GPU's model on this thread, which the laboratory uses. */
+  /** A copy of a GPU's model on this thread, which computes gradients. */
   #beside: Model | undefined;
   #refusal = ''; // why a model for the GPU is not there
 
@@ -139,21 +139,29 @@ export class ModelSession {
     return true;
   }
 
-  /** The laboratory of a language model, which needs it on this thread: a model elsewhere is opened again. */
+  /** The laboratory of a language model, which needs it on a GPU or on this thread: a model in workers is opened again. */
   async laboratory(): Promise<Laboratory> {
     if (this.#laboratory) return this.#laboratory;
-    let model = this.#opened();
-    if (model.workers > 0 || this.#isGpuAlone) {
-      const { weightBytes: bytes } = model.info;
-      if (bytes > mostTwice)
-        throw new Error(`This page looks into models of up to ${formatBytes(mostTwice)} of weights; this one has ${formatBytes(bytes)}.`);
-      model = await this.#reopen();
-      if (this.#isGpuAlone) this.#beside = model;
-      else [this.#left, this.#model] = [this.#model, model];
+    if (this.#opened().workers > 0) {
+      const model = await this.#openTwice('looks into models');
+      [this.#left, this.#model] = [this.#model, model];
       if (!this.#generation) this.#endGeneration();
     }
-    this.#laboratory = new Laboratory(model, { read: (text) => this.#read(text), label: (id) => this.#label(id), readsText: this.#readsText });
-    return this.#laboratory;
+    return (this.#laboratory = new Laboratory({
+      model: () => this.#opened(),
+      forGradients: async () =>
+        this.#isGpuAlone ? (this.#beside ??= await this.#openTwice('computes gradients of models on a GPU')) : this.#opened(),
+      read: (text) => this.#read(text),
+      label: (id) => this.#label(id),
+      readsText: this.#readsText,
+    }));
+  }
+
+  /** The model on this thread, beside the one that is open. */
+  async #openTwice(what: string): Promise<Model> {
+    const { weightBytes: bytes } = this.#opened().info;
+    if (bytes <= mostTwice) return this.#reopen();
+    throw new Error(`This page ${what} of up to ${formatBytes(mostTwice)} of weights; this one has ${formatBytes(bytes)}.`);
   }
 
   async attend(text: string): Promise<TextAttention> {

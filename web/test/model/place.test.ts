@@ -7,7 +7,7 @@ describe('where a model computes', () => {
   it('is said with the reason', () => {
     expect(placed('cpu')).toEqual(['1 thread', '', '']);
     expect(placed('cpu', 2)).toEqual(['2 workers', '', '']);
-    const maps = "The laboratory's maps are the processor's.";
+    const maps = "The processor computes gradients, which an experiment's estimates need.";
     expect(placed('gpu: apple m2; not measured yet', 2)).toEqual(['GPU', `The GPU computes: apple m2; not measured yet. ${maps}`, '']);
     const slow = 'cpu: faster than gpu: apple m2; tokens take 9.0 ms, on the CPU 2.0 ms';
     expect(placed(slow, 1)).toEqual(['1 worker', 'The processor is faster than the GPU: apple m2; tokens take 9.0 ms, on the CPU 2.0 ms.', '']);
