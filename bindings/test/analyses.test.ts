@@ -406,12 +406,24 @@ describe.each(builds)('%s', (simd) => {
     await refused(openModel(text, { simd, parts: { analyses: 5 as never } }), 'E_OPTION', 'parts.analyses');
   });
 
-  it('leaves models in workers alone, and disposed ones', async () => {
-    using apart = await openModel(text, { simd, workers: 1 });
-    expect((await apart.run(ids)).logits).toEqual((await model.run(ids)).logits);
-    await refused(apart.run(ids, { capture: [{ site: 'z', layer: 0 }] }), 'E_OPTION', 'capture');
-    await refused(apart.complete(ids, { edits: [{ site: 'z', layer: 0, scale: 0 }] }), 'E_OPTION', 'edits');
-    await refused(apart.measure(ids, { token: 1 }), 'E_OPTION', 'model');
+  it('computes no gradients in workers, and ends sweeps there', async () => {
+    using apart = await openModel(text, { simd, workers: 2 });
+    await refused(apart.gradients(ids, { token: 1 }, [{ site: 'z', layer: 0 }]), 'E_OPTION', 'model');
+    await refused(apart.attributionPatch(ids, other, difference), 'E_OPTION', 'model');
+    await refused(apart.logitAttribution(ids, difference), 'E_OPTION', 'model');
+    await refused(apart.trainer(), 'E_OPTION', 'model');
+    const controller = new AbortController();
+    const stopped = apart.patch(ids, other, difference, { signal: controller.signal, onProgress: () => controller.abort() });
+    await refused(stopped, 'E_ABORTED', 'signal');
+    let runs = 0;
+    const infinite = () => ((runs += 1) < 5 ? 1 : Infinity);
+    await refused(apart.ablate([ids], infinite), 'E_OPTION', 'metric');
+    expect(await apart.patch(ids, other, { token: 1 })).toEqual(await model.patch(ids, other, { token: 1 }));
+    const left = apart.patch(ids, other, difference, { onProgress: () => apart.dispose() });
+    await refused(left, 'E_DISPOSED', 'model');
+  });
+
+  it('refuses a model that was disposed', async () => {
     const gone = await openModel(text, { simd });
     const sweep = gone.patch(ids, other, difference, { onProgress: () => gone.dispose() });
     await refused(sweep, 'E_DISPOSED', 'model');

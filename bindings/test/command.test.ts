@@ -335,7 +335,8 @@ describe('multihead lens, patch, ablate and attribute', () => {
     const estimated = await model.attributionPatch(ids(clean), ids(corrupt), difference, { site: 'q' });
     expect(await document('attribute', gpt2, ...both, ...metric, '--site', 'q')).toMatchObject({ changes: rows(estimated.values.data, 2) });
     const ablated = await model.ablate([ids(clean), ids(corrupt)], { meanLogProb: true }, { ablation: 'mean' });
-    expect(await document('ablate', gpt2, ...both, '--ablation', 'mean')).toMatchObject({
+    expect(await document('ablate', gpt2, ...both, '--ablation', 'mean', '--workers', '2')).toMatchObject({
+      workers: 2,
       clean: ablated.clean,
       metrics: rows(ablated.values.data, 2),
     });
@@ -386,7 +387,7 @@ describe('multihead lens, patch, ablate and attribute', () => {
     await refused(['lens', gpt2, '--ids', clean, '--position', '5'], 2, /^--position: expected -5 to 4, got 5/);
     await refused(['lens', gpt2, '--ids', clean, '--layers', '3'], 2, /^--layers: expected 0 to 2, got 3/);
     await refused(['ablate', join(goldens, 'bert'), '--ids', clean], 2, /bert: expected a causal language model, got bert/);
-    await refused(['ablate', gpt2, '--ids', clean, '--workers', '2'], 2, /^--workers: /);
+    await refused(['attribute', gpt2, '--ids', clean, '--workers', '2'], 2, /^--workers: /);
   });
 
   it('end with 130 at Ctrl-C', async () => {
@@ -453,9 +454,9 @@ describe('multihead', () => {
       run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --num-beams --no-repeat-ngram-size --min-new-tokens --forced-bos --seed --stop --chat --cache-type --sae --feature --strength --ids --weights --workers --revision --local --json --help',
       embed: '--pooling --raw --truncate --prompt --prompt-name --ids --weights --workers --revision --local --json --help',
       heads: '--layers --heads --chart --ids --weights --workers --revision --local --json --help',
-      lens: '--layers --top --position --sae --feature --strength --chart --ids --weights --revision --local --json --help',
-      patch: '--token --against --position --by --site --chart --ids --weights --revision --local --json --help',
-      ablate: '--token --against --position --ablation --cross --decoder-ids --chart --ids --weights --revision --local --json --help',
+      lens: '--layers --top --position --sae --feature --strength --chart --ids --weights --workers --revision --local --json --help',
+      patch: '--token --against --position --by --site --chart --ids --weights --workers --revision --local --json --help',
+      ablate: '--token --against --position --ablation --cross --decoder-ids --chart --ids --weights --workers --revision --local --json --help',
       attribute: '--token --against --position --by --site --chart --ids --weights --revision --local --json --help',
     };
     for (const [name, list] of Object.entries(options)) {

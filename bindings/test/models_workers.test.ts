@@ -5,7 +5,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Worker as NodeWorker, Worker } from 'node:worker_threads';
 import { type MultiheadError, type PlainTensor, readSafetensors, writeSafetensors } from 'multihead';
-import { type ForwardOutput, type Model, type ModelFile, openModel, type OpenModelOptions } from 'multihead/models';
+import { type ForwardOutput, type Model, type ModelFile, openModel, type OpenModelOptions, type Site } from 'multihead/models';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { builds, rejectionOf } from './builds.ts';
 import { onlyThread, running, sabotage, until } from './pool_threads.ts';
@@ -56,6 +56,14 @@ const hashed = (results: unknown[]): unknown =>
     JSON.stringify(results, (_, value: unknown) => (value instanceof Float32Array ? createHash('sha1').update(value).digest('hex') : value)),
   );
 
+const sites = [
+  ...['resid_pre', 'q', 'k', 'v', 'scores', 'pattern', 'z', 'attn_out', 'resid_mid', 'mlp_hidden', 'mlp_out', 'resid_post'],
+  ...['cross_q', 'cross_k', 'cross_v', 'cross_scores', 'cross_pattern', 'cross_z', 'cross_attn_out'],
+] as Site[];
+
+/** Results, or the message of an error. */
+const outcomeOf = (promise: Promise<unknown>): Promise<unknown> => promise.catch(({ message }: Error) => message);
+
 /** Expects the bits of one thread from every method that computes. */
 async function expectSame(model: Model, one: Model): Promise<void> {
   const { info } = one;
@@ -80,6 +88,12 @@ async function expectSame(model: Model, one: Model): Promise<void> {
   ];
   // All at once: the workers run them one after another.
   expect(hashed(await Promise.all(passes(model)))).toEqual(hashed(await Promise.all(passes(one))));
+  const inside = (of: Model) =>
+    sites.map((site, at) => {
+      const change = at % 2 === 0 ? { scale: 0.5 } : { tokens: [2], add: 0.25 };
+      return outcomeOf(of.run(ids, { capture: [{ site, layer: info.numLayers - 1 }], edits: [{ site, layer: 0, ...change }], ...given }));
+    });
+  expect(hashed(await Promise.all(inside(model)))).toEqual(hashed(await Promise.all(inside(one))));
   if (one.vision !== undefined) await expectSame(model.vision as Model, one.vision);
   if (info.output !== 'languageModel') return;
   expect(await tokensOf(model, ids, decoder)).toEqual(await tokensOf(one, ids, decoder));
@@ -87,6 +101,26 @@ async function expectSame(model: Model, one: Model): Promise<void> {
   if (decoder) expect(await tokensOf(model, ids, search)).toEqual(await tokensOf(one, ids, search));
   const drawn = { ...decoder, temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1, seed: 7, cacheType: 'int8' } as const;
   expect(await tokensOf(model, ids, drawn)).toEqual(await tokensOf(one, ids, drawn));
+  const other = ids.map((id, at) => (at === 4 ? (id + 1) % info.vocabSize : id));
+  const texts = [ids, ids.slice(3)];
+  const metric = (logits: Float32Array) => (logits[3] as number) ** 2;
+  const written = decoder && { decoderInputs: texts.map((text) => text.slice(-3)) };
+  const analyses = (of: Model) =>
+    [
+      of.lens(ids, { top: 3, tokens: [5], headScales, edits: [{ site: 'z', layer: 0, heads: [0], scale: 0 }] }),
+      ...[of.logProbs(ids), of.measure(ids, { token: 5, position: -2 }), of.measure(ids, metric), of.measure(ids, { token: -1 })],
+      ...[of.patch(ids, other, { token: 5 }), of.patch(ids, other, metric, { by: 'position' }), of.patch(ids, [1], { token: 5 })],
+      of.ablate(texts, { meanLogProb: true }, { ablation: 'mean', ...written }),
+      of.ablate(texts, metric, written),
+    ].map(outcomeOf);
+  expect(hashed(await Promise.all(analyses(model)))).toEqual(hashed(await Promise.all(analyses(one))));
+  const differences = await Promise.all([model, one].map((of) => outcomeOf(of.measure(ids, { token: 5, against: 7 }))));
+  // Members of a team compute both logits, of int8 and int4 with rounded inputs; one thread computes the difference in f64.
+  if (typeof differences[1] === 'number') expect(Math.abs((differences[0] as number) - differences[1])).toBeLessThan(0.02);
+  for (const site of ['q', 'z', 'mlp_hidden', 'resid_mid', 'cross_z'] as const) {
+    const changed = { ...decoder, edits: [{ site, layer: info.numLayers - 1, add: 0.25 }], maxNewTokens: 4 };
+    expect(await outcomeOf(tokensOf(model, ids, changed))).toEqual(await outcomeOf(tokensOf(one, ids, changed)));
+  }
   const several = (of: Model) => of.complete([ids, ids.slice(2), ids.slice(3)], { ...decoder, maxNewTokens: 5 });
   expect(await several(model)).toEqual(await several(one));
 }

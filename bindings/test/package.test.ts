@@ -106,6 +106,9 @@ describe('the packed package', { timeout: 120_000 }, () => {
       ...[
         ...[
           'analyses',
+          'core_analyses',
+          'gpu_analyses',
+          'worker_analyses',
           'embed',
           'generator',
           'gguf',

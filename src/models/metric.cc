@@ -149,6 +149,10 @@ double MetricOf::difference(const float* state, float* gradient, const Projectio
 
 double MetricOf::of_logits(std::span<const float> logits, int32_t token, std::span<float> d) const {
   if (metric_->kind == Metric::Kind::kFunction) return metric_->function(logits, d);
+  if (metric_->kind == Metric::Kind::kLogitDifference) {
+    return double{logits[static_cast<size_t>(token)]} -
+           logits[static_cast<size_t>(metric_->against)];
+  }
   const double sum = log_sum_exp(logits);
   for (size_t i = 0; i < d.size(); ++i) d[i] = static_cast<float>(-std::exp(logits[i] - sum));
   if (!d.empty()) d[static_cast<size_t>(token)] += 1.0F;
@@ -159,7 +163,10 @@ Status MetricOf::evaluate(const Tensor& state, std::span<const int32_t> ids,
                           std::vector<double>& results, Context& context) const {
   const int64_t width = state.shape[1], vocab = model_->info.vocab_size;
   const int64_t count = static_cast<int64_t>(ids.size()) / tokens_;
-  if (metric_->kind == Metric::Kind::kLogitDifference) {
+  const Parameters& p = model_->parameters;
+  // A member of a team has only some rows of the matrix, and may lack those of the two tokens.
+  const bool is_share = p.output.given() ? p.output.is_share : p.embedding_is_share;
+  if (metric_->kind == Metric::Kind::kLogitDifference && !is_share) {
     for (int64_t b = 0; b < count; ++b) {
       results.push_back(difference(state.data + b * width, nullptr));
     }

@@ -8,8 +8,8 @@ import { type Grid, gridSvg } from './grid_chart.js';
 import { OutputError } from './output.js';
 import { type Opened, readInputs, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
 
-// These calls are for models on this thread.
-const { workers: _, ...shared } = sharedOptions;
+// Gradients are for models on this thread.
+const { workers: _, ...alone } = sharedOptions;
 const chart = text('FILE', 'writes an SVG with a color for each part of each layer', 'the name of a file that ends with .svg', (name) =>
   /\.svg$/i.test(name),
 );
@@ -37,18 +37,18 @@ export const lensOptions = {
   position: metricOptions.position,
   ...steeringOptions,
   chart,
-  ...shared,
+  ...sharedOptions,
 } satisfies Record<string, Option<unknown>>;
-export const patchOptions = { ...metricOptions, ...partOptions, chart, ...shared } satisfies Record<string, Option<unknown>>;
+export const patchOptions = { ...metricOptions, ...partOptions, chart, ...sharedOptions } satisfies Record<string, Option<unknown>>;
 export const ablateOptions = {
   ...metricOptions,
   ablation: choice("what takes the place of a head's output", ['zero', 'mean'], 'zero'),
   cross: flag('the heads of cross-attention of a model with an encoder'),
   decoderIds: lists("the decoder's token ids for each text, such as 0,15,7, of a model with an encoder"),
   chart,
-  ...shared,
+  ...sharedOptions,
 } satisfies Record<string, Option<unknown>>;
-export const attributeOptions = { ...metricOptions, ...partOptions, chart, ...shared } satisfies Record<string, Option<unknown>>;
+export const attributeOptions = { ...metricOptions, ...partOptions, chart, ...alone } satisfies Record<string, Option<unknown>>;
 
 const tokenOf = (given: string): Token => (/^\d+$/.test(given) ? Number(given) : given);
 
@@ -66,15 +66,6 @@ const placesOf = ({ by, site }: Values<typeof partOptions>) => ({ by, site: site
 const refuseOthers = ({ output, causal }: ModelInfo): string | undefined =>
   output !== 'languageModel' || !causal ? 'a causal language model' : undefined;
 const refuse = (info: ModelInfo): string | undefined => refuseOthers(info) ?? (info.encoder && 'a causal language model without an encoder');
-
-/** Opens the folder on this thread. */
-const withAlone = (
-  session: Session,
-  folder: string,
-  values: Omit<Values<typeof sharedOptions>, 'workers'>,
-  work: (opened: Opened) => Promise<void>,
-  refused = refuse,
-): Promise<void> => withModel(session, folder, { ...values, workers: undefined }, refused, work);
 
 async function writeChart(file: string | undefined, grid: Grid): Promise<void> {
   if (file === undefined) return;
@@ -146,7 +137,7 @@ export async function patch(args: readonly string[], session: Session): Promise<
   const { folder, inputs } = readInputs(positionals, values, 2, 2);
   const [clean, corrupt] = inputs as [ModelInput, ModelInput];
   const metric = metricOf(values);
-  await withAlone(session, folder, values, async (opened) => {
+  await withModel(session, folder, values, refuse, async (opened) => {
     const results = await sweeping(session, (options) => opened.model.patch(clean, corrupt, metric, { ...placesOf(values), ...options }));
     await show(opened, inputs, { ...results, changes: false }, values.by, values, session);
   });
@@ -162,7 +153,7 @@ export async function ablate(args: readonly string[], session: Session): Promise
     const results = await sweeping(session, (options) => opened.model.ablate(inputs, metric, { ablation, ...places, ...options }));
     await show(opened, inputs, { ...results, changes: false }, 'head', values, session);
   };
-  await withAlone(session, folder, values, work, refuseOthers);
+  await withModel(session, folder, values, refuseOthers, work);
 }
 
 /** Two texts: attribution patching. One text: what heads and MLPs add to the logits. */
@@ -171,7 +162,7 @@ export async function attribute(args: readonly string[], session: Session): Prom
   const { folder, inputs } = readInputs(positionals, values, 2);
   const [clean, corrupt] = inputs as [ModelInput, ModelInput?];
   const metric = metricOf(values);
-  await withAlone(session, folder, values, async (opened) => {
+  await withModel(session, folder, { ...values, workers: undefined }, refuse, async (opened) => {
     if (corrupt !== undefined) {
       const results = await opened.model.attributionPatch(clean, corrupt, metric, placesOf(values));
       await show(opened, inputs, { ...results, changes: true }, values.by, values, session);
@@ -215,7 +206,7 @@ export async function lens(args: readonly string[], session: Session): Promise<v
   const { values, positionals } = parse(args, lensOptions);
   const { folder, inputs } = readInputs(positionals, values, 1);
   const input = inputs[0] ?? '';
-  await withAlone(session, folder, values, (opened) => look(opened, input, values, session));
+  await withModel(session, folder, values, refuse, (opened) => look(opened, input, values, session));
 }
 
 async function look({ model, description }: Opened, input: ModelInput, values: Values<typeof lensOptions>, session: Session): Promise<void> {

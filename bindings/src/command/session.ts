@@ -28,7 +28,7 @@ type Shared = Values<typeof sharedOptions>;
 
 /** Options of commands that add a direction. */
 export const steeringOptions = {
-  sae: text('FOLDER', 'adds a direction of a sparse autoencoder in the form of SAELens; not with --workers', 'a folder', (value) => value !== ''),
+  sae: text('FOLDER', 'adds a direction of a sparse autoencoder in the form of SAELens', 'a folder', (value) => value !== ''),
   feature: count('the feature of that direction, from 0'),
   strength: number('times the direction; default 1', 'a number', () => true),
 } satisfies Record<string, Option<unknown>>;

@@ -10,7 +10,7 @@ import type { AblateOptions, AnalysisOptions, AttributionPatchOptions, EditedOpt
 import type { LensOptions, LensResult, LogitAttribution, LogitDifference, LogProbs, Metric, MetricFunction, ModelAnalyses } from '../types/models.js';
 import type { ModelArray, ModelInput, PairResults, PartOptions, PartResults, PatchOptions, SweepOptions, Token } from '../types/models.js';
 import type { Count, Extents, Int32, Int64 } from '../types/wire.js';
-import * as core from './core/analyses.js';
+import * as core from './core/core_analyses.js';
 import type { Awaitable, Batch, ModelEngine } from './core/engine.js';
 import { type CoreModel, onThisThread } from './core/model.js';
 import { mostBusy, nextTask } from './core/turns.js';
@@ -211,7 +211,7 @@ export class Analyses implements ModelAnalyses {
     { headScales, addSpecialTokens }: AnalysisOptions,
   ): Promise<core.Input[]> {
     const scales = checkScales(headScales, this.#engine.info);
-    this.#assertHere();
+    this.#engine.assertLive();
     const reading = given.map(([input, argument]) => this.#sequence(input, argument, { addSpecialTokens }));
     const [batches] = await Promise.all([Promise.all(reading), this.#engine.load('analyses')]);
     return batches.map((batch) => ({ batch, headScales: scales }));
@@ -254,16 +254,17 @@ export class Analyses implements ModelAnalyses {
     return { kind: metricKinds[kind], position, token: id, against: other, evaluate };
   }
 
-  /** Computes on a GPU or on the core of this thread, which also goes on where a GPU of device 'auto' does not. */
+  /** Computes on a GPU, in workers or with the core of this thread; the CPU goes on where a GPU of device 'auto' does not. */
   async #by<R>(compute: (side: core.PassAnalyses) => Awaitable<R>): Promise<R> {
     const engine = this.#engine;
-    const elsewhere = await engine.analyses?.();
     try {
+      const elsewhere = await engine.analyses?.();
       if (elsewhere !== undefined) return await compute(elsewhere);
     } catch (error) {
       if (!engine.recovers?.(error)) throw error;
     }
-    return compute(new core.CoreAnalyses(onThisThread(engine)));
+    const cpu = engine.cpu ?? engine;
+    return compute((await cpu.analyses?.()) ?? new core.CoreAnalyses(onThisThread(cpu)));
   }
 
   /** A metric that the core can differentiate, and its value if a function of the caller computes it. */
@@ -286,7 +287,7 @@ export class Analyses implements ModelAnalyses {
   #checkSweep({ signal, onProgress }: SweepOptions, what: string) {
     checkSignal(signal);
     checkCallback(onProgress, 'onProgress');
-    this.#assertHere();
+    this.#engine.assertLive();
     const run = async (sweep: core.AnalysisSweep) => {
       try {
         let turn = performance.now();
@@ -305,15 +306,9 @@ export class Analyses implements ModelAnalyses {
         sweep.dispose();
       }
     };
-    return async (make: (side: core.PassAnalyses) => Awaitable<core.AnalysisSweep>) => {
+    return async (make: (side: core.PassAnalyses) => core.AnalysisSweep) => {
       if (signal?.aborted) throw abortedError(signal, what);
-      return this.#by(async (side) => run(await make(side)));
+      return this.#by((side) => run(make(side)));
     };
-  }
-
-  /** Throws `E_OPTION` for a model in workers, unless a GPU has it, too. */
-  #assertHere(): void {
-    if (this.#engine.analyses === undefined) onThisThread(this.#engine);
-    this.#engine.assertLive();
   }
 }

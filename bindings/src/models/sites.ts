@@ -57,15 +57,9 @@ function listOf(value: unknown, argument: string): unknown[] {
   throw optionError(argument, 'an array', describe(value));
 }
 
-/** Throws `E_OPTION` for a model in workers. */
-function checkThread({ workers }: ModelEngine, argument: string): void {
-  if (workers > 0) throw optionError(argument, 'none for a model in workers: open it without the option workers', 'some');
-}
-
 /** Copies a list of places. Throws `E_OPTION`. */
 export function readPlaces(given: unknown, argument: string, engine: ModelEngine, withHeads: boolean): Place[] {
   const list = listOf(given, argument);
-  if (list.length > 0) checkThread(engine, argument);
   return list.map((place, at) => {
     checkOptions(place, withHeads ? captureNames : placeNames, `${argument}[${at}]`);
     return readPlace(place as Capture, `${argument}[${at}]`, engine.info);
@@ -94,7 +88,6 @@ export function numbersOf(value: unknown, argument: string): NonNullable<PlacedE
 /** Copies edits. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`. */
 export function readEdits(given: unknown, engine: ModelEngine, option = 'edits'): PlacedEdit[] {
   const list = listOf(given, option);
-  if (list.length > 0) checkThread(engine, option);
   return list.map((each, at) => {
     const argument = `${option}[${at}]`;
     checkOptions(each, editNames, argument);

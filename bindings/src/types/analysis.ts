@@ -169,10 +169,11 @@ export interface GradientPlace {
 }
 
 /**
- * Analyses of causal language models on the calling thread: a model that was opened with `workers` rejects them. A model with device
- * `'gpu'` computes on the GPU what needs no gradients and rejects `logitAttribution`, `attributionPatch` and `gradients`; with `'auto'`
- * it does so if the GPU was faster in all passes so far. All of them throw {@link MultiheadError}: `E_OPTION` for another model, a metric
- * that names no token, a place that the model does not have, and results that are not finite; `E_SHAPE`, `E_MEMORY`, `E_DISPOSED`.
+ * Analyses of causal language models. They run where the model lives: on the calling thread, in its workers, or on the GPU of device
+ * `'gpu'`; of `'auto'` on the GPU if it was faster in all passes so far. `logitAttribution`, `attributionPatch` and `gradients` need
+ * the calling thread, and a model in workers or with device `'gpu'` rejects them. A difference of logits is exact there, and elsewhere
+ * that of the two logits. All of them throw {@link MultiheadError}: `E_OPTION` for another model, a metric that names no token, a place
+ * that the model does not have, and results that are not finite; `E_SHAPE`, `E_MEMORY`, `E_DISPOSED`.
  */
 export interface ModelAnalyses {
   /**

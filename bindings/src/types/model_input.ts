@@ -48,14 +48,14 @@ export interface InputOptions extends PassOptions, EncodeOptions {
   readonly pair?: string | undefined;
   /** One token type for each id. Default: the types that the tokenizer gives, 0 for token ids and in models with one type. */
   readonly tokenTypes?: Int32Array | readonly number[] | undefined;
-  /** Changes of values inside the model, as {@link Edit} says. Not for models in workers. Default none. */
+  /** Changes of values inside the model, as {@link Edit} says. Default none. */
   readonly edits?: readonly Edit[] | undefined;
   /**
    * Encoder–decoder models, whose input is the encoder's: the decoder's token ids, as they are, or a text, which gets
    * `info.decoderStart` in front. All other outputs and options are the decoder's. Default: `info.decoderStart` alone.
    */
   readonly decoderInput?: ModelInput | undefined;
-  /** Encoder–decoder models: changes of values inside the encoder. Not for models in workers. Default none. */
+  /** Encoder–decoder models: changes of values inside the encoder. Default none. */
   readonly encoderEdits?: readonly Edit[] | undefined;
   /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
   readonly pixels?: Float32Array | undefined;

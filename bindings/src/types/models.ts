@@ -365,7 +365,7 @@ export interface GenerateOptions extends EncodeOptions {
    * Changes of values inside the model for every token, of the prompt and of the new text: as {@link Edit}, but `tokens` are
    * positions in the whole text, and the text grows, so that a value has one row for each of them, or one row for all tokens.
    * `replace` is not possible, and values of `scores` and `pattern` have one number for all keys. Edits of these two need no
-   * cache: each step computes all tokens. Not for models in workers. Default none.
+   * cache: each step computes all tokens. Default none.
    */
   readonly edits?: readonly SessionEdit[] | undefined;
   /** The second token of a decoder with an encoder, such as a language; null for none. Default: as {@link ModelInfo.rules}. */
@@ -724,7 +724,7 @@ export interface Model extends ModelAnalyses {
   forward(input: ModelInput, options?: ForwardOptions<undefined>): Promise<DefaultForwardResult>;
   /**
    * One pass in which values inside the model are read with `capture`, and changed with `edits`. Memory is needed only for what
-   * is asked for. Not for models in workers, except without both.
+   * is asked for.
    *
    * @throws {MultiheadError} `E_OPTION` for a site that the model does not have, a layer, head or token out of range, and an edit
    *   that makes numbers infinite; `E_SHAPE` for a value of another shape; `E_MEMORY`

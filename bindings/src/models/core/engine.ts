@@ -7,7 +7,7 @@ import type { SamplingOptions } from '../../generated/wire.js';
 import type { TopToken, ModelInfo, ModelWeights } from '../../types/models.js';
 import type { Count, Extents, Int64 } from '../../types/wire.js';
 
-import type { PassAnalyses } from './analyses.js';
+import type { PassAnalyses } from './core_analyses.js';
 
 export type Awaitable<T> = T | Promise<T>;
 
@@ -139,8 +139,10 @@ export interface ModelEngine {
   /** Loads a part of the core, once. Throws `E_LOAD`. */
   load(part: PartName): Promise<void>;
   run(call: PassCall): Awaitable<PassResult>;
-  /** Analyses by a GPU, of an engine that has one; undefined where its core is to compute them. */
+  /** Analyses by a GPU or workers; undefined where the core of this thread is to compute them. */
   analyses?(): Promise<PassAnalyses | undefined>;
+  /** Of device 'auto', the CPU's side. */
+  readonly cpu?: ModelEngine;
   /** True if the core can go on after an error of the GPU. */
   recovers?(error: unknown): boolean;
   /** These two for workers; generations.ts has those of the calling thread. */

@@ -160,7 +160,7 @@ const encoderOf = (runtime: Runtime, handle: Int32): Int32 =>
 export function onThisThread(engine: ModelEngine): CoreModel {
   engine.assertLive();
   // One of device 'auto' has the weights on both sides.
-  const { cpu = engine } = engine as { cpu?: ModelEngine };
+  const { cpu = engine } = engine;
   if (cpu instanceof CoreModel) return cpu;
   const [option, where] = engine.workers > 0 ? ['workers', `in ${engine.workers} workers`] : ['device', 'on a GPU'];
   throw optionError('model', `one that was opened without the option ${option}`, `one ${where}`);

@@ -16,7 +16,7 @@ import type {
   SteppedGeneration,
 } from '../core/engine.js';
 import { generationOf, together } from '../core/generations.js';
-import type { PassAnalyses } from '../core/analyses.js';
+import type { PassAnalyses } from '../core/core_analyses.js';
 import type { GpuModel } from './model.js';
 
 /** Tokens of the prompt with which generations are measured, and the steps of which the last one counts. */
@@ -95,11 +95,11 @@ export class AutoModel implements ModelEngine {
     return gpu < cpu;
   }
 
-  /** Of the GPU, if it was faster in all passes so far, or if the core's numbers are in workers. */
+  /** Of the GPU, if it was faster in all passes so far. */
   async analyses(): Promise<PassAnalyses | undefined> {
     const passes = [...this.#times.keys()].filter((what) => what !== 'tokens');
     const isFaster = passes.length > 0 && passes.every((what) => this.#isGpuFaster(what));
-    return isFaster || this.workers > 0 ? this.#gpu?.analyses() : undefined;
+    return isFaster ? this.#gpu?.analyses() : undefined;
   }
 
   async run(call: PassCall): Promise<PassResult> {

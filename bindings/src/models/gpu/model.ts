@@ -9,7 +9,7 @@ import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import { elements } from '../../runtime/shape.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Count, Extents, Int64, Operand, Uint32 } from '../../types/wire.js';
-import type { PassAnalyses } from '../core/analyses.js';
+import type { PassAnalyses } from '../core/core_analyses.js';
 import type { Batch, Generation, GenerationSettings, ModelEngine, PassCall, PassResult, Place } from '../core/engine.js';
 import { captureSpan, editSpan, inputsOf } from '../core/lists.js';
 import { copied, type CoreModel, output } from '../core/model.js';
@@ -171,7 +171,7 @@ export class GpuModel implements ModelEngine {
   }
 
   async analyses(): Promise<PassAnalyses> {
-    const { GpuAnalyses } = await import('./analyses.js');
+    const { GpuAnalyses } = await import('./gpu_analyses.js');
     return new GpuAnalyses(this);
   }
 

@@ -6,6 +6,7 @@ import { type BrowserWorker, browserPort, madeBy, type StartWorker, workerCount,
 import { abortable } from '../../runtime/abort.js';
 import type { ModelInfo } from '../../types/models.js';
 import { abandoned } from '../core/abandoned.js';
+import type { PassAnalyses } from '../core/core_analyses.js';
 import type { Generation, GenerationSettings, GenerationStep, LoaderInput, ModelEngine, PassCall, PassResult } from '../core/engine.js';
 import type { SteppedGeneration, WeightLoader } from '../core/engine.js';
 import type { Step } from './protocol.js';
@@ -129,6 +130,11 @@ class WorkerModel implements ModelEngine {
 
   run(call: PassCall): Promise<PassResult> {
     return this.#group.send({ kind: 'run', call }) as Promise<PassResult>;
+  }
+
+  async analyses(): Promise<PassAnalyses> {
+    const { analysesIn } = await import('./worker_analyses.js');
+    return analysesIn(this.#group, this);
   }
 
   generation(settings: GenerationSettings): Generation {

@@ -14,7 +14,24 @@ export type Task =
   | { readonly kind: 'run'; readonly call: PassCall }
   /** A call of a generation, which begins with the `settings`: next(), logits(), fill(), or choose() with these logits. */
   | { readonly kind: 'step'; readonly id: number; readonly settings: SentSettings | undefined; readonly what: Step }
+  | Analysis
+  | SweepStep
   | Together;
+
+/** A method of CoreAnalyses. */
+export interface Analysis {
+  readonly kind: 'analyze';
+  readonly name: 'lens' | 'logProbabilities' | 'measure';
+  readonly args: readonly unknown[];
+}
+
+/** The next runs of a sweep, which begins with `make`, or what JavaScript made of their logits. */
+export interface SweepStep {
+  readonly kind: 'sweep';
+  readonly id: number;
+  readonly make?: { readonly name: 'patch' | 'ablate'; readonly args: readonly unknown[] } | undefined;
+  readonly metrics?: readonly number[];
+}
 
 /** One pass for several generations. */
 export interface Together {

@@ -4,6 +4,7 @@ import { socketOf, type TeamSocket } from '../../load/loader.js';
 import { sentError } from '../../pool/shared/errors.js';
 import { performInTeam } from '../../pool/shared/in_team.js';
 import type { TeamCall } from '../../pool/shared/team.js';
+import { CoreAnalyses, type Sweep } from '../core/core_analyses.js';
 import type { Core } from '../core/contents.js';
 import type { CoreBeams } from '../core/beams.js';
 import type { CoreGeneration } from '../core/generation.js';
@@ -15,6 +16,7 @@ import type { Answer, Task } from './protocol.js';
 export class ModelRunner {
   readonly #core: Core;
   readonly #generations = new Map<number, CoreGeneration | CoreBeams>();
+  readonly #sweeps = new Map<number, Sweep>();
   #loader: CoreLoader | undefined;
   #model: CoreModel | undefined;
 
@@ -41,6 +43,8 @@ export class ModelRunner {
   release(id: number): void {
     this.#generations.get(id)?.dispose();
     this.#generations.delete(id);
+    this.#sweeps.get(id)?.dispose();
+    this.#sweeps.delete(id);
   }
 
   #perform(task: Task, isFirst: boolean): unknown {
@@ -66,6 +70,16 @@ export class ModelRunner {
         return (this.#model as CoreModel).run(task.call);
       case 'together':
         return together(this.#model as CoreModel, this.#all(task.ids));
+      case 'analyze':
+        return (new CoreAnalyses(this.#model as CoreModel)[task.name] as (...args: readonly unknown[]) => unknown)(...task.args);
+      case 'sweep': {
+        const { id, make, metrics } = task;
+        const methods = new CoreAnalyses(this.#model as CoreModel) as unknown as Record<string, (...args: readonly unknown[]) => Sweep>;
+        if (make) this.#sweeps.set(id, (methods[make.name] as (...args: readonly unknown[]) => Sweep)(...make.args));
+        const sweep = this.#sweeps.get(id) as Sweep;
+        const found = metrics ? sweep.record(metrics) : sweep.run();
+        return { found, results: sweep.results() };
+      }
       case 'step': {
         const generation = this.#generation(task, isFirst);
         if (task.what === 'next') return generation.nextAtOnce();

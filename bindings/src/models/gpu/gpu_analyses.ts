@@ -4,7 +4,7 @@ import { type Ablation, ablations, type By, editActions, metricKinds, parts, typ
 import { optionError } from '../../runtime/errors.js';
 import { elements } from '../../runtime/shape.js';
 import type { Count, Extents, Int32, Int64 } from '../../types/wire.js';
-import { type AnalysisSweep, type CoreMetric, type Input, type Pair, type PassAnalyses, Sweep, type Texts } from '../core/analyses.js';
+import { type AnalysisSweep, type CoreMetric, type Input, type Pair, type PassAnalyses, Sweep, type Texts } from '../core/core_analyses.js';
 import type { PlacedEdit } from '../core/engine.js';
 import { shapeOf, siteNames } from '../core/sites.js';
 import type { GpuModel } from './model.js';

@@ -1,10 +1,11 @@
 // Analyses of a model in the core of this thread.
 
-import type { Ablation, By, Site } from '../../generated/tables.js';
+import { type Ablation, type By, metricKinds, type Site } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import type { Count, Extents, Int32, Int64, Operand, Span } from '../../types/wire.js';
-import type { Awaitable, Batch, PassResult, Place } from './engine.js';
+import type { Awaitable, Batch, PassCall, PassResult, Place } from './engine.js';
+import type { ModelInfo } from '../../types/models.js';
 import { captureSpan, editSpan, inputsOf, ints, numberSpan } from './lists.js';
 import { type CoreModel, copied, output } from './model.js';
 
@@ -33,12 +34,14 @@ const metricOf = (operands: Operands, { slopes, ...metric }: CoreMetric): wire.G
   slopes: operands.optionalSpan(slopes, 'f32', 'metric', 0),
 });
 
-/** The methods of CoreAnalyses, also of a GPU, which answers later. */
+/** The methods of CoreAnalyses, also of a GPU and of workers, which answer later. */
 export type PassAnalyses = {
-  [Name in keyof CoreAnalyses]: CoreAnalyses[Name] extends (...args: infer Args) => infer Result ? (...args: Args) => Awaitable<Result> : never;
+  [Name in keyof CoreAnalyses]: CoreAnalyses[Name] extends (...args: infer Args) => infer Result
+    ? (...args: Args) => Result extends Sweep ? AnalysisSweep : Awaitable<Result>
+    : never;
 };
 
-/** Runs of a model with other parts, a few at a time. Dispose it. */
+/** Runs of a model with other parts, a few at a time, here or elsewhere. Dispose it. */
 export interface AnalysisSweep {
   /** The next runs. Returns the share of all that is done. */
   next(): Awaitable<number>;
@@ -95,20 +98,22 @@ export class CoreAnalyses {
     });
   }
 
-  patch(inputs: Pair, metric: CoreMetric, site: Site, by: By): AnalysisSweep {
+  patch(inputs: Pair, metric: CoreMetric, site: Site, by: By): Sweep {
     return Sweep.patch(this.#model, inputs, metric, site, by);
   }
 
-  ablate(texts: Texts, headScales: Float32Array | undefined, metric: CoreMetric, ablation: Ablation, site: Site): AnalysisSweep {
+  ablate(texts: Texts, headScales: Float32Array | undefined, metric: CoreMetric, ablation: Ablation, site: Site): Sweep {
     return Sweep.ablate(this.#model, texts, headScales, metric, ablation, site);
   }
 }
 
-export function lastLogits(model: CoreModel, { batch, headScales }: Input): Float32Array<ArrayBuffer> {
-  const shape = [1, 1, model.info.vocabSize] as readonly number[] as Extents;
-  const results = model.run({ batch, headScales, what: { kind: 'forward' }, outputs: [undefined, undefined, shape, undefined] });
-  return results[2] as Float32Array<ArrayBuffer>;
-}
+/** The pass that gives the logits after the last token. */
+export const lastLogitsOf = ({ vocabSize }: ModelInfo, { batch, headScales }: Input): PassCall => ({
+  ...{ batch, headScales, what: { kind: 'forward' } },
+  outputs: [undefined, undefined, [1, 1, vocabSize] as readonly number[] as Extents, undefined],
+});
+
+export const lastLogits = (model: CoreModel, input: Input) => model.run(lastLogitsOf(model.info, input))[2] as Float32Array<ArrayBuffer>;
 
 export function gradients(
   model: CoreModel,
@@ -157,10 +162,10 @@ export class Sweep implements AnalysisSweep {
   readonly #handle: Int32;
   readonly #vocabulary: number;
   readonly #most: number;
-  readonly #evaluate: CoreMetric['evaluate'];
+  readonly #metric: CoreMetric;
 
-  private constructor({ info }: CoreModel, runtime: Runtime, handle: Int32, tokens: number, { evaluate }: CoreMetric) {
-    this.#evaluate = evaluate;
+  private constructor({ info }: CoreModel, runtime: Runtime, handle: Int32, tokens: number, metric: CoreMetric) {
+    this.#metric = metric;
     this.#runtime = runtime;
     this.#handle = handle;
     this.#vocabulary = info.vocabSize;
@@ -208,16 +213,23 @@ export class Sweep implements AnalysisSweep {
   }
 
   next(): number {
-    const evaluate = this.#evaluate;
-    if (evaluate === undefined) return this.#run(this.#most, undefined).done;
+    const found = this.run();
+    return typeof found === 'number' ? found : this.record(found.map((row) => this.#metric.evaluate!(row)));
+  }
+
+  /** The next runs. Returns the share of all that is done, or rows of logits, whose metrics record() then takes. */
+  run(): number | Float32Array<ArrayBuffer>[] {
+    if (this.#metric.kind !== metricKinds.function) return this.#run(this.#most, undefined).done;
     const most = Math.min(this.#most, mostLogits);
-    const rows = call(this.#runtime, (operands) => {
+    return call(this.#runtime, (operands) => {
       const made = output(operands, [most, this.#vocabulary] as readonly number[] as Extents);
       const { runs } = this.#run(most, made, operands);
       const all = copied(this.#runtime, made);
       return Array.from({ length: runs }, (_, row) => all.slice(row * this.#vocabulary, (row + 1) * this.#vocabulary));
     });
-    const metrics = rows.map((row) => evaluate(row));
+  }
+
+  record(metrics: readonly number[]): number {
     return call(this.#runtime, (operands) => {
       const { raw, args } = this.#runtime;
       wire.sweepRecord(args, numberSpan(operands, this.#runtime, metrics, 'metric'));
