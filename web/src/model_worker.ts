@@ -67,15 +67,15 @@ const calls: Implementation<ModelCalls> = {
   start: (text, change) => inTurn(() => session.start(text, change)),
   next: () => inTurn(() => session.next()),
   compare: (texts) => inTurn(() => session.compare(texts)),
-  lens: (text) => inTurn(async () => (await session.laboratory()).lens(text)),
-  pair: (texts, words) => inTurn(async () => (await session.laboratory()).pair(texts, words)),
+  lens: (text) => inTurn(() => session.laboratory().lens(text)),
+  pair: (texts, words) => inTurn(() => session.laboratory().pair(texts, words)),
   patch(kind) {
     patching = new AbortController();
     const { signal } = patching;
-    return inTurn(async () => (await session.laboratory()).patch(kind, signal, send));
+    return inTurn(() => session.laboratory().patch(kind, signal, send));
   },
   stop: () => patching.abort(),
-  changed: (kind, layer, part) => inTurn(async () => (await session.laboratory()).changed(kind, layer, part)),
+  changed: (kind, layer, part) => inTurn(() => session.laboratory().changed(kind, layer, part)),
 };
 
 const send = serve<ModelCalls, ModelEvent>(calls, {

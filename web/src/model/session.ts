@@ -67,10 +67,8 @@ export class ModelSession {
   #written: number[] = [];
   #reopen: () => Promise<Model> = () => Promise.reject(new Error('No model is open.'));
   #laboratory: Laboratory | undefined;
-  /** The model in workers that a generation still uses, after the model was opened again on this thread. */
-  #left: Model | undefined;
   #isGpuAlone = false; // true for a model that only the GPU has
-  /** A copy of a GPU's model on this thread, which computes gradients. */
+  /** A copy of the model on this thread, which computes gradients. */
   #beside: Model | undefined;
   #refusal = ''; // why a model for the GPU is not there
 
@@ -119,7 +117,7 @@ export class ModelSession {
     this.#files = given;
     this.#noSteps = noSteps;
     [this.#isGpuAlone, this.#refusal] = [device === 'gpu' && refusal === '', refusal];
-    this.#reopen = () => openModel(files, { weights, device: isAuto ? 'auto' : 'cpu' });
+    this.#reopen = () => openModel(files, { weights });
     return { info: { ...model.info }, weights, readsText, noSteps };
   }
 
@@ -139,29 +137,23 @@ export class ModelSession {
     return true;
   }
 
-  /** The laboratory of a language model, which needs it on a GPU or on this thread: a model in workers is opened again. */
-  async laboratory(): Promise<Laboratory> {
-    if (this.#laboratory) return this.#laboratory;
-    if (this.#opened().workers > 0) {
-      const model = await this.#openTwice('looks into models');
-      [this.#left, this.#model] = [this.#model, model];
-      if (!this.#generation) this.#endGeneration();
-    }
-    return (this.#laboratory = new Laboratory({
+  laboratory(): Laboratory {
+    return (this.#laboratory ??= new Laboratory({
       model: () => this.#opened(),
-      forGradients: async () =>
-        this.#isGpuAlone ? (this.#beside ??= await this.#openTwice('computes gradients of models on a GPU')) : this.#opened(),
+      forGradients: () => this.#forGradients(),
       read: (text) => this.#read(text),
       label: (id) => this.#label(id),
       readsText: this.#readsText,
     }));
   }
 
-  /** The model on this thread, beside the one that is open. */
-  async #openTwice(what: string): Promise<Model> {
-    const { weightBytes: bytes } = this.#opened().info;
-    if (bytes <= mostTwice) return this.#reopen();
-    throw new Error(`This page ${what} of up to ${formatBytes(mostTwice)} of weights; this one has ${formatBytes(bytes)}.`);
+  /** Gradients need the model on this thread: one in workers or on a GPU is opened again. */
+  async #forGradients(): Promise<Model> {
+    const model = this.#opened();
+    if (model.workers === 0 && !this.#isGpuAlone) return model;
+    const { weightBytes: bytes } = model.info;
+    if (bytes <= mostTwice) return (this.#beside ??= await this.#reopen());
+    throw new Error(`This page estimates with models of up to ${formatBytes(mostTwice)} of weights; this one has ${formatBytes(bytes)}.`);
   }
 
   async attend(text: string): Promise<TextAttention> {
@@ -239,9 +231,9 @@ export class ModelSession {
   async start(text: string, change?: Change): Promise<Next | null> {
     const { ids } = await this.#encode(text);
     if (ids.length === 0) throw new Error('There is no text to continue.');
-    const edits = change && (await (await this.laboratory()).editsFor(change));
+    const edits = change && (await this.laboratory().editsFor(change));
     await this.#generation?.return(undefined);
-    this.#endGeneration();
+    this.#generation = undefined;
     this.#written = [];
     this.#generate = (written) => {
       const prompt = written.length === 0 && this.#readsText ? text : [...ids, ...written];
@@ -258,7 +250,7 @@ export class ModelSession {
     const { value, done } = await this.#generation.next();
     const milliseconds = performance.now() - begin;
     if (done) {
-      this.#endGeneration();
+      this.#generation = undefined;
       return null;
     }
     this.#written.push(value.token);
@@ -278,14 +270,9 @@ export class ModelSession {
     return { shape: [texts.length, texts.length], data: Float32Array.from(data) };
   }
 
-  #endGeneration(): void {
-    this.#left?.dispose();
-    this.#generation = this.#left = undefined;
-  }
-
   close(): void {
     void this.#generation?.return(undefined);
-    this.#endGeneration();
+    this.#generation = undefined;
     this.#model?.dispose();
     this.#beside?.dispose();
     this.#beside = undefined;
