@@ -145,7 +145,8 @@ function kernelsOf(list, params) {
   const kernels = rowsOfTable(list, 'MULTIHEAD_GPU_KERNEL').map(([, name]) => {
     const text = textOf(`${name}.wgsl`);
     const constants = /^\/\/ constants: (.*)/.exec(text)?.[1].split(' ') ?? [];
-    return { name, constants, text: linesOf(text).join('\n') };
+    const isUsed = (line) => !/^const \w+=\d+u;$/.test(line) || text.split(new RegExp(`\\b${line.slice(6).split('=')[0]}\\b`)).length > 2;
+    return { name, constants, text: linesOf(text).filter(isUsed).join('\n') };
   });
   return [
     '// Made by tables.mjs out of src/webgpu.\n',

@@ -90,7 +90,6 @@ Status DeviceModel::forward(const ModelInputs& inputs, std::span<const models::C
   MULTIHEAD_TRY(models::check_inputs(*model_, pass));
   // In WebAssembly it is in a part that only calls with captures load.
   if (!captures.empty()) MULTIHEAD_TRY(models::check_captures(*model_, pass, captures));
-  MULTIHEAD_TRY(check_edits(inputs.edits));
   pass.captures = captures;
   pass.only_token = part.only_token;
   pass.first_layer = part.first_layer;

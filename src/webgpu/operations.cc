@@ -206,7 +206,7 @@ void Builder::pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Po
   const PointwiseBlock block{.rows = rows,
                              .columns = columns,
                              .code = static_cast<uint32_t>(o.function),
-                             .mode = static_cast<uint32_t>(o.with),
+                             .mode = static_cast<uint32_t>(o.with) + (o.keeps_hidden ? 8U : 0U),
                              .x_first = x.first,
                              .x_stride = x.stride,
                              .z_first = z.first,
@@ -218,6 +218,17 @@ void Builder::pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Po
   dispatch(Kernel::kPointwise, {},
            static_cast<double>(ceil_div(uint64_t{rows} * columns, kInvocations)),
            {whole(x.buffer), whole(z.buffer), whole(y.buffer)}, block);
+}
+
+void Builder::weighted(const Rows& weights, const Rows& v, WeightedBlock block, const Rows& y) {
+  block.v_first = v.first;
+  block.v_stride = v.stride;
+  block.y_first = y.first;
+  block.y_stride = y.stride;
+  dispatch(
+      Kernel::kWeighted, {},
+      static_cast<double>(ceil_div(uint64_t{block.rows} * block.heads * block.width, kInvocations)),
+      {whole(weights.buffer), whole(v.buffer), whole(y.buffer)}, block);
 }
 
 void Builder::embed(const MatrixForm& table, uint32_t buffer, uint32_t rows, const Embed& o,

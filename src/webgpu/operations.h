@@ -97,12 +97,17 @@ class Builder : public Planner {
     float scale = 1.0F;  // of x before f
     Function function = Function::kNone;
     With with = With::kNothing;
-    Rows z = {};        // of kFactors only buffer and first
-    uint32_t each = 1;  // of kFactors: columns of a factor; of kPadding
+    Rows z = {};                // of kFactors only buffer and first
+    uint32_t each = 1;          // of kFactors: columns of a factor; of kPadding
+    bool keeps_hidden = false;  // leaves elements of y that are -infinity
   };
   // Writes f(x) and what it is combined with to y.
   void pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Pointwise& options,
                  const Rows& y);
+
+  // y (rows, heads * width) of weights (batch, heads, tokens, tokens) and values v, whose heads are
+  // shared by groups.
+  void weighted(const Rows& weights, const Rows& v, WeightedBlock block, const Rows& y);
 
   struct Embed {
     uint32_t indices = 0, factors = kNone;  // words in the data: one for each row

@@ -337,6 +337,11 @@ class LayerPlanner {
     if (call_.bias != kNone) {
       options.bias.data = static_cast<float*>(operand(Builder::kData, call_.bias));
     }
+    if (std::any_of(call_.edits.begin(), call_.edits.end(), [&](const models::Edit& edit) {
+          return edit.layer == call_.layer && nn::kWeighting.has(edit.site);
+        })) {
+      return attend_changed(op, queries, keys, options, std::move(operands));
+    }
     std::vector<ScoreCapture> captures;
     std::vector<std::vector<int32_t>> heads;
     for (size_t at = 0; at < call_.captures.size(); ++at) {
@@ -368,6 +373,67 @@ class LayerPlanner {
     return plan_attend(*call_.cache, cache, queries, options, outputs, builder_);
   }
 
+  // As nn::attend_changed(): scores are changed, become weights, are changed again and multiply the
+  // values. The softmax is that of scores that are biases of products of zeros.
+  Status attend_changed(const Operation& op, const ConstAnyTensor& q, const ConstAnyTensor& k,
+                        const AttentionOptions& options, std::vector<Planner::Place> operands) {
+    const int64_t heads = q.shape[1], tokens = call_.tokens;
+    const Dims shape{call_.batch, heads, tokens, tokens};
+    const auto operand = [&](uint32_t buffer, uint32_t first) {
+      operands.push_back({buffer, first});
+      return static_cast<float*>(address(operands.size() - 1));
+    };
+    const auto array = [&] {
+      return Rows{builder_.scratch(static_cast<uint64_t>(shape.elements())), 0, word(tokens)};
+    };
+    const Rows scores = array(), weights = array();
+    float* const to_scores = operand(scores.buffer, 0);
+    float* const to_weights = operand(weights.buffer, 0);
+    constexpr int64_t kLeast = 4;  // columns
+    const ConstAnyTensor zeros(operand(Builder::kData, builder_.data(std::vector<float>(kLeast))),
+                               DType::kF32, {call_.batch, heads, tokens, kLeast}, {0, 0, 0, 1});
+    builder_.bind(std::move(operands));
+    MULTIHEAD_TRY(plan_scores(q, k, options,
+                              {.stage = ScoreStage::kMasked, .out = {to_scores, shape}}, builder_));
+    change_weights(models::Site::kScores, scores, heads);
+    MULTIHEAD_TRY(plan_scores(zeros, zeros, {.bias = {to_scores, shape}},
+                              {.stage = ScoreStage::kWeights, .out = {to_weights, shape}},
+                              builder_));
+    change_weights(models::Site::kPattern, weights, heads);
+    builder_.weighted(weights, place(op.in3),
+                      {.rows = call_.rows(),
+                       .tokens = word(tokens),
+                       .heads = word(heads),
+                       .group = word(heads / k.shape[1]),
+                       .width = word(q.shape[3])},
+                      place(op.out));
+    return {};
+  }
+
+  // Changes an array of scores or weights, then copies it.
+  void change_weights(models::Site site, const Rows& array, int64_t heads) {
+    const int64_t tokens = call_.tokens, map = tokens * tokens;
+    const Dims shape{call_.batch, heads, tokens, tokens};
+    for (const models::Edit& edit : call_.edits) {
+      if (edit.layer != call_.layer || edit.site != site) continue;
+      change(edit, shape, contiguous_strides(shape), array, word(call_.batch * heads * tokens),
+             word(tokens));
+    }
+    for (size_t at = 0; at < call_.captures.size(); ++at) {
+      const models::Capture& capture = call_.captures[at];
+      if (capture.layer != call_.layer || capture.site != site) continue;
+      const int64_t count = capture.out.shape[1];
+      for (int64_t i = 0; i < call_.batch * count; ++i) {
+        const int64_t chosen =
+            capture.heads.empty() ? i % count : capture.heads[static_cast<size_t>(i % count)];
+        builder_.pointwise(
+            {array.buffer, word((i / count * heads + chosen) * map), word(tokens)}, word(tokens),
+            word(tokens), {},
+            {call_.first_capture + word(static_cast<int64_t>(at)), word(i * map), word(tokens)});
+      }
+    }
+  }
+
   // ---- Edits and captures. ----
 
   // Changes a value that was just computed, then copies it.
@@ -377,26 +443,26 @@ class LayerPlanner {
     // Queries, keys and values are complete at attention.
     const bool is_head = *from.site >= models::Site::kQ && *from.site <= models::Site::kV;
     if (is_head && std::find(arranged_.begin(), arranged_.end(), id) == arranged_.end()) return;
+    const int64_t width = from.width, d = width / from.heads, tokens = call_.tokens;
     for (const models::Edit& edit : call_.edits) {
-      if (edit.layer == call_.layer && edit.site == *from.site) change(edit, id);
+      if (edit.layer != call_.layer || edit.site != *from.site) continue;
+      change(edit, {call_.batch, from.heads, tokens, d}, {tokens * width, d, width, 1}, place(id),
+             call_.rows(), word(width));
     }
     copy_captures(id);
   }
 
   // The CPU's edit of ones and zeros says what becomes of each number.
-  void change(const models::Edit& edit, ValueId id) {
+  void change(const models::Edit& edit, const Dims& shape, const Dims& strides, const Rows& y,
+              uint32_t rows, uint32_t width) {
     using With = Builder::Pointwise::With;
-    const nn::Value& of = value(id);
-    const int64_t width = of.width, d = width / of.heads, tokens = call_.tokens;
     const auto edited = [&](const models::Edit& how, float before) {
-      std::vector<float> numbers(call_.rows() * static_cast<size_t>(width), before);
-      nn::apply_edit(
-          how, {numbers.data(), {call_.batch, of.heads, tokens, d}, {tokens * width, d, width, 1}},
-          call_.first_token);
-      return Rows{Builder::kData, builder_.data(numbers), word(width)};
+      std::vector<float> numbers(size_t{rows} * width, before);
+      nn::apply_edit(how, {numbers.data(), shape, strides}, call_.first_token);
+      return Rows{Builder::kData, builder_.data(numbers), width};
     };
     Rows x;
-    Builder::Pointwise how;
+    Builder::Pointwise how{.keeps_hidden = edit.site == models::Site::kScores};
     switch (edit.action) {
       case models::Edit::Action::kScale:
         how.with = With::kTimesOutput;
@@ -417,7 +483,7 @@ class LayerPlanner {
         break;
       }
     }
-    builder_.pointwise(x, call_.rows(), word(width), how, place(id));
+    builder_.pointwise(x, rows, width, how, y);
   }
 
   void copy_captures(ValueId id) {

@@ -19,6 +19,15 @@ const edits = [
   { site: 'mlp_out', layer: 1, tokens: [1], set: 0.25 },
 ];
 
+const ofWeights = ['scores', 'pattern'].flatMap((site) => [0, 1].map((layer) => ({ site, layer, ...(layer === 0 && { heads: [1, 0] }) })));
+const changedWeights = [
+  { site: 'scores', layer: 0, heads: [1], tokens: [4], add: 2 },
+  { site: 'scores', layer: 1, scale: 0.5 },
+  { site: 'scores', layer: 1, heads: [0], set: 0.25 },
+  { site: 'pattern', layer: 1, heads: [0], tokens: [7], set: 0.1 },
+  { site: 'pattern', layer: 1, tokens: [3], scale: -1 },
+];
+
 const generated = async (model, options) => {
   const tokens = [];
   for await (const { token } of model.generate(ids, { maxNewTokens: 5, stop: [], ...options })) tokens.push(token);
@@ -48,6 +57,7 @@ async function compareAnalyses(worst, gpu, cpu, label) {
     'patched layers': (model) => model.patch(ids, corrupt, metrics.difference, { by: 'layer', headScales }),
     'patched positions': (model) => model.patch(ids, corrupt, metrics.mean, { by: 'position' }),
     'patched heads': (model) => model.patch(ids, corrupt, metrics.function),
+    'patched weights': (model) => model.patch(ids, corrupt, metrics.difference, { site: 'pattern', by: 'position' }),
     'patched keys': (model) => model.patch(ids, corrupt, metrics.earlier, { site: 'k' }),
     zeros: (model) => model.ablate([ids, [3, 1, 4]], metrics.mean, { headScales }),
     means: (model) => model.ablate([ids, [3, 1, 4]], metrics.function, { ablation: 'mean' }),
@@ -96,8 +106,13 @@ async function check(name, options) {
   for (const [at, { data }] of Object.entries(expected.captures))
     compare(worst, 'captures', changed.captures[at], { data, shape: expected.captures[at].shape }, label);
   if (expected.logits) compare(worst, 'edited', changed.logits, expected.logits, label);
+  const look = (model) => model.run(ids, { capture: ofWeights, edits: changedWeights });
+  const [weighted, wanted2] = [await look(gpu), await look(cpu)];
+  for (const [at, capture] of wanted2.captures.entries()) compare(worst, 'changed weights', weighted.captures[at], capture, label);
+  if (wanted2.logits) compare(worst, 'after changed weights', weighted.logits, wanted2.logits, label);
   if (output === 'languageModel' && causal && isExact) {
-    await compareAnalyses(worst, gpu, cpu, label);
+    // Of all families they would take minutes.
+    if (options.weights === undefined && ['gpt2', 'llama3', 'bloom'].includes(name)) await compareAnalyses(worst, gpu, cpu, label);
     for (const each of [{}, { cacheType: 'f16' }, { edits }, { temperature: 0.8, seed: 3 }]) {
       const [a, b] = [await generated(gpu, each), await generated(cpu, each)];
       if (a !== b) throw new Error(`tokens are ${a}, not ${b}; ${JSON.stringify(each)}, ${label}`);

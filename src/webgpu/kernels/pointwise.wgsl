@@ -13,7 +13,8 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   let c = i % p.columns;
   var v = activated(p.code, x[p.x_first + row * p.x_stride + c] * p.scale);
   let at = p.y_first + row * p.y_stride + c;
-  switch p.mode {
+  if (p.mode >= 8u && bitcast<u32>(y[at]) == 0xff800000u) { return; }
+  switch p.mode & 7u {
     case 1u: { v *= z[p.z_first + row * p.z_stride + c]; }
     case 2u: { v *= z[p.z_first + c / p.each]; }
     case 3u: { v += y[at]; }

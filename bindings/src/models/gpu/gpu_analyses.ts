@@ -6,7 +6,7 @@ import { elements } from '../../runtime/shape.js';
 import type { Count, Extents, Int32, Int64 } from '../../types/wire.js';
 import { type AnalysisSweep, type CoreMetric, type Input, type Pair, type PassAnalyses, Sweep, type Texts } from '../core/core_analyses.js';
 import type { PlacedEdit } from '../core/engine.js';
-import { shapeOf, siteNames } from '../core/sites.js';
+import { shapeOf } from '../core/sites.js';
 import type { GpuModel } from './model.js';
 
 type Floats = Float32Array<ArrayBuffer>;
@@ -181,8 +181,6 @@ export class GpuAnalyses implements PassAnalyses {
   ): AnalysisSweep {
     const count = checked.results().parts;
     checked.dispose();
-    if (site === sites.scores || site === sites.pattern)
-      throw optionError('site', 'none of scores and pattern for a model on a GPU', siteNames[site] as string);
     const { numLayers, vocabSize } = this.#model.info;
     const results = { clean: 0, corrupt: 0, parts: count, values: new Float32Array(numLayers * count) };
     const placeOf = (part: number) => (by === parts.head ? { heads: [part] } : by === parts.position ? { tokens: [part] } : {});
