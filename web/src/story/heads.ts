@@ -4,7 +4,6 @@ import { unbent } from '../attention/bend.js';
 import { rowOf } from '../attention/matrix.js';
 import { patternOf, type PatternId } from '../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../attention/tokens.js';
-import { formatPercent } from '../base/format.js';
 import { el, headBadge } from '../dom/dom.js';
 import { choice, sentence, smallMap } from './parts.js';
 import type { MakeScene } from './stage.js';
@@ -49,7 +48,7 @@ export const heads: MakeScene = (stage) => {
               'li',
               { class: 'badged', title: patternOf(used[head]!).name },
               headBadge(head + 1, used[head]!),
-              `${names[best]} ${formatPercent(row[best]!)}`,
+              `${names[best]} ${stage.words.percent(row[best]!)}`,
             );
           }),
         );

@@ -5,7 +5,7 @@ import { el, setText } from '../dom/dom.js';
 import { mapOf, valueAt } from '../training/curve.js';
 import { sequenceLength } from '../training/messages.js';
 import { defaultSeed, factsOf } from '../training/settings.js';
-import { accuracyAt, earnedBy, percent, type TrainingView } from '../training/view.js';
+import { accuracyAt, decimalsOf, earnedBy, type TrainingView } from '../training/view.js';
 import { smallMap } from './parts.js';
 import { jobPrograms } from './program.js';
 import type { MakeScene } from './stage.js';
@@ -19,6 +19,7 @@ export const jobs: MakeScene = (stage) => {
   const { training } = engine;
   const maps = patterns.map((_, head) => smallMap(head, colorOf(head)));
   const button = el('button', { class: 'primary', onclick: press }, words.plain('jobs.train'));
+  const percent = (share: number): string => words.percent(share, decimalsOf(share));
   const isDone = ({ step }: TrainingView): boolean => step >= steps;
 
   function press(): void {

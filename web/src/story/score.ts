@@ -1,6 +1,5 @@
 // A score is a dot product: a query that turns among the keys of three words.
 
-import { formatPercent } from '../base/format.js';
 import { el, setAll, svg } from '../dom/dom.js';
 import { bars, slider } from './parts.js';
 import { programsOf } from './program.js';
@@ -76,7 +75,7 @@ export const score: MakeScene = (stage) => {
       () => stage.engine.attend(input()),
       ({ products, weights }) => {
         const best = products.indexOf(Math.max(...products));
-        list.show(weights, (i) => `${stage.words.number(products[i]!, 2)} → ${formatPercent(weights[i]!)}`);
+        list.show(weights, (i) => `${stage.words.number(products[i]!, 2)} → ${stage.words.percent(weights[i]!)}`);
         const [[a, c], { word, at }] = [query, keys[best]!];
         stage.say(
           'score.live',
@@ -88,7 +87,7 @@ export const score: MakeScene = (stage) => {
             d: stage.words.number(at[1], 2),
             score: stage.words.number(products[best]!, 2),
           },
-          { word, share: formatPercent(weights[best]!) },
+          { word, share: stage.words.percent(weights[best]!) },
         );
       },
     );

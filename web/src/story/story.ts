@@ -192,8 +192,12 @@ export async function showStory(startWorker: StartWorker): Promise<void> {
   addEventListener('hashchange', () => location.reload());
   document.querySelector('.intro')?.remove();
   refill(document.getElementById('page')!, el('div', { class: 'story' }, ...content, ...(scene && !place.embed ? [tour(scene, words)] : [])));
-  document.querySelector('.foot')?.replaceChildren(el('p', { class: 'row' }, ...footOf(place, scene, choices.hash)));
-  document.getElementById('tools')!.replaceChildren(themeToggle());
+  const english = place.embed ? '' : words.plain('english');
+  document
+    .querySelector('.foot')
+    ?.replaceChildren(...(english ? [el('p', {}, english)] : []), el('p', { class: 'row' }, ...footOf(place, scene, choices.hash)));
+  document.getElementById('tools')!.replaceChildren(themeToggle([words.plain('theme.light'), words.plain('theme.dark')]));
+  setText(document.getElementById('skip-link')!, words.plain('skip'));
   if (scene && !place.embed) document.addEventListener('keydown', (event) => turn(event, scene, words));
 }
 

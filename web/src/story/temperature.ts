@@ -1,6 +1,5 @@
 // Why scores are divided by √d: the divisor decides how sharp a softmax is.
 
-import { formatPercent } from '../base/format.js';
 import { el, setText } from '../dom/dom.js';
 import { bars, slider } from './parts.js';
 import { programsOf } from './program.js';
@@ -40,7 +39,7 @@ export const temperature: MakeScene = (stage) => {
         const entropy = weights.reduce((sum, weight) => sum - (weight > 0 ? weight * Math.log(weight) : 0), 0);
         stage.say('temperature.live', {
           divisor: shown(divisorOf(divisor.value())),
-          top: formatPercent(Math.max(...weights)),
+          top: stage.words.percent(Math.max(...weights)),
           n: stage.words.number(Math.exp(entropy), 1),
         });
       },

@@ -69,8 +69,9 @@ export function earnedBy({ shown, measured, curve }: TrainingView, head: number)
   return patterns.filter((_, i) => (attention[head * patterns.length + i] ?? 0) >= earned).map(({ name }) => name);
 }
 
-/** With a decimal where whole numbers would hide progress. */
-export const percent = (share: number): string => formatPercent(share, share > 0.995 || share < 0.1 ? 1 : 0);
+/** Decimals of a percentage: one where whole numbers would hide progress. */
+export const decimalsOf = (share: number): number => (share > 0.995 || share < 0.1 ? 1 : 0);
+export const percent = (share: number): string => formatPercent(share, decimalsOf(share));
 
 /** The accuracy of a run at the step shown; undefined before its first measurement. */
 export const accuracyAt = (view: TrainingView, curve: Curve): number | undefined =>

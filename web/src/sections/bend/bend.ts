@@ -3,7 +3,7 @@
 import type { ForwardResult } from '../../attention/messages.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
 import { el, meter, rich, word } from '../../dom/dom.js';
-import { announced } from '../../dom/live_region.js';
+import { isOnScreen, say } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewOf } from '../../maps/step_view.js';
 import { chosen, whenChanged, withNumbers, type App } from '../../state/app.js';
@@ -38,9 +38,17 @@ export function effect(app: App): HTMLElement {
     list.replaceChildren(...changes.slice(0, mostWords).map(({ label, share }) => shareLine(label, share)));
   });
 
-  const element = announced(el('div', { class: 'effect' }, summary, list));
+  const element = el('div', { class: 'effect' }, summary, list);
   show();
-  app.result.watch(whenSeen(element, show));
+  let shown = app.result.get();
+  app.result.watch(
+    whenSeen(element, () => {
+      const before = summary.textContent!;
+      show();
+      if (shown && !element.hidden && summary.textContent !== before && isOnScreen(element)) say(summary.textContent!, element);
+      shown = app.result.get();
+    }),
+  );
   whenChanged(app, ['head'], show);
   return element;
 }

@@ -3,15 +3,16 @@
 
 import { maxCharacters, tokenNames } from '../../attention/tokens.js';
 import { formatNumber, messageOf } from '../../base/format.js';
-import { el, word } from '../../dom/dom.js';
+import { el, setText, word } from '../../dom/dom.js';
 import { createLegend } from '../../maps/legend.js';
 import { createMapFrame } from '../../maps/map_frame.js';
 import { largestOf, type MatrixView } from '../../maps/heat_map.js';
 import type { Matrix } from '../../attention/matrix.js';
 import type { Cell } from '../../maps/matrix_map.js';
-import { textsOf, wordsOf } from './change.js';
+import { linesOf, textsOf, wordsOf } from './change.js';
 import type { ModelClient } from '../../model/client.js';
 import type { Pair, Patched, PatchKind } from '../../model/messages.js';
+import { goToElement } from '../../page/places.js';
 import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 import { shareLine } from '../bend/bend.js';
@@ -53,6 +54,7 @@ export function changeView(name: MapName, { labels }: Pair, { shape, data }: Mat
 
 export function createExperiment(app: App, client: ModelClient) {
   const texts = el('textarea', { id: 'lab-texts', rows: 2, maxlength: maxCharacters, dir: 'auto', spellcheck: 'false' });
+  const tooMany = el('p', { class: 'hint lab-too-many', role: 'status' });
   const words = [1, 2].map((at) => el('input', { id: `lab-word-${at}`, type: 'text', maxlength: 40, spellcheck: 'false', placeholder: 'likeliest' }));
   const run = el('button', { class: 'secondary', id: 'lab-run', onclick: () => void start() }, 'Run the experiment');
   const stop = el('button', { class: 'secondary', id: 'lab-stop', hidden: true, onclick: () => end() }, 'Stop');
@@ -77,6 +79,7 @@ export function createExperiment(app: App, client: ModelClient) {
     readyLine,
     el('label', { for: 'lab-texts', class: 'control-name' }, 'Two sentences of equally many tokens, one a line'),
     texts,
+    tooMany,
     el('div', { class: 'row lab-controls' }, ...answers, run, progress, stop),
     status,
     results,
@@ -203,6 +206,8 @@ export function createExperiment(app: App, client: ModelClient) {
   app.state.watch((state, before) => {
     const given = [state.labTexts, ...wordsOf(state)];
     [texts, ...words].forEach((field, at) => field.value === given[at] || (field.value = given[at]!));
+    const { length } = linesOf(state.labTexts);
+    setText(tooMany, length > 2 ? `Only the first two of ${length} lines are compared.` : '');
     if (before && (state.labTexts !== before.labTexts || state.labWords !== before.labWords)) clear();
   });
 
@@ -219,6 +224,8 @@ export function createExperiment(app: App, client: ModelClient) {
         update(app, state);
         readyLine.textContent = line;
         void start();
+        // What it changes stands above.
+        if (state.labChange === 'steer') goToElement(document.querySelector<HTMLElement>('.own-continue'));
       };
       ready.replaceChildren(...readyExperiments.map((each) => el('button', { class: 'secondary', onclick: () => begin(each) }, each.title)));
       ready.hidden = !next.ready;

@@ -7,7 +7,8 @@ import { aboutHead, patternIds, type PatternId } from '../../attention/patterns.
 import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { createTokenRow } from '../../controls/token_row.js';
-import { el, headBadge, refill, setAll, setText, word } from '../../dom/dom.js';
+import { el, headBadge, refill, setAll, word } from '../../dom/dom.js';
+import { say } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { chosen, headsOf, inView, update, whenChanged, type App } from '../../state/app.js';
 import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
@@ -20,8 +21,7 @@ export function tokenStrip(app: App): HTMLElement {
   const query = el('strong', {});
   const looks = el('p', { class: 'strip-looks' }, query, ' looks at');
   const heads = el('div', { class: 'strip-heads', role: 'group', 'aria-label': 'Head in view' });
-  const said = el('p', { class: 'sr-only strip-said', role: 'status' });
-  const element = el('div', { class: 'well strip-box' }, strip, el('div', { class: 'strip-summary' }, looks, heads), said);
+  const element = el('div', { class: 'well strip-box' }, strip, el('div', { class: 'strip-summary' }, looks, heads));
 
   let boxes: readonly WordBox[] = [];
   let stale = true;
@@ -101,7 +101,7 @@ export function tokenStrip(app: App): HTMLElement {
   }
 
   /** Announces the words that the heads look at, when the visitor chooses a word. A new sentence announces nothing. */
-  function say(): void {
+  function tell(): void {
     const result = app.result.get();
     if (!result || app.state.get().query === null) return;
     const { query: shown } = chosen(app, result);
@@ -110,12 +110,12 @@ export function tokenStrip(app: App): HTMLElement {
       const { name, weight, spread } = textOf(look, names);
       return `head ${head + 1} ${spread ? 'mostly ' : ''}${name} ${weight}`.trim();
     });
-    setText(said, `${names[shown]} looks at: ${parts.join(', ')}`);
+    say(`${names[shown]} looks at: ${parts.join(', ')}`, element);
   }
 
   const drawSoon = whenSeen(element, draw);
   draw();
-  whenChanged(app, ['query'], say);
+  whenChanged(app, ['query'], tell);
   app.result.watch(() => {
     stale = true;
     drawSoon();

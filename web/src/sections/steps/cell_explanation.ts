@@ -2,7 +2,6 @@
 // how it goes on.
 
 import { el, rich, setText, word, type Child } from '../../dom/dom.js';
-import { announced } from '../../dom/live_region.js';
 import { createSharedBar } from '../../maps/shared_bar.js';
 import { createStripCells, createStrips, limitOf, type Strip, type StripCells } from '../../maps/vector_strips.js';
 import { mostBars, type Bar, type Explanation, type Terms } from './explain.js';
@@ -13,10 +12,7 @@ export function createCellExplanation() {
   const value = el('strong', { class: 'origin-value number' });
   const first = el('strong', { class: 'origin-first number' });
   const why = el('p', { class: 'origin-why' });
-  // Announced as a whole: a sum alone does not say which cell it belongs to.
-  const said = announced(
-    el('div', { class: 'origin-said', 'aria-atomic': 'true' }, el('span', {}, place, el('span', { class: 'sr-only' }, ': ')), value, ' ', why),
-  );
+  const said = el('div', { class: 'origin-said' }, value, ' ', place);
   const strips = createStrips();
   const bars = el('div', { class: 'origin-bars', 'aria-hidden': 'true' });
   const parts = Array.from({ length: mostBars }, createStripCells);
@@ -27,7 +23,7 @@ export function createCellExplanation() {
   const summary = el('summary', {});
   const terms = el('div', { class: 'origin-terms', tabindex: 0, role: 'group', 'aria-label': 'Terms' });
   const details = el('details', {}, summary, terms);
-  const element = el('div', { class: 'origin' }, head, said, strips.element, bars, whole.element, details, next);
+  const element = el('div', { class: 'origin' }, head, said, why, strips.element, bars, whole.element, details, next);
   let current: Explanation | undefined;
 
   function fillTerms(): void {
@@ -53,8 +49,11 @@ export function createCellExplanation() {
       parts: current?.sum ? parts.slice(0, current.bars?.length).map(({ canvas }) => canvas) : [],
       sum: sum.canvas,
     }),
-    /** `goesOn`: how the number goes on to the next step; empty for a number that is not of the thread. */
-    show(where: readonly Child[], number: string, explanation: Explanation, goesOn: string): void {
+    /**
+     * Returns the number and how it came about in one sentence, for screen readers. `goesOn`: how the number goes on to the next step;
+     * empty for a number that is not of the thread.
+     */
+    show(where: readonly Child[], number: string, explanation: Explanation, goesOn: string): string {
       current = explanation;
       const { product, bars: shown = [], sum: total, first: largest = '', whole: row } = explanation;
       place.replaceChildren(...where);
@@ -76,6 +75,8 @@ export function createCellExplanation() {
       setText(next, '');
       if (goesOn) next.append(el('strong', {}, 'Next: '), ...rich(goesOn));
       fillTerms();
+      const how = product ? `the sum of ${count} products.` : why.textContent!.split(/(?<=\.) /, 1)[0]!;
+      return `${place.textContent}: ${number}, ${how}`;
     },
   };
 }

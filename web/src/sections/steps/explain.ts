@@ -65,16 +65,20 @@ export interface Explanation {
 
 const signed = (value: number, digits = 2) => (value < 0 ? `(${f(value, digits)})` : f(value, digits));
 
-/** The three largest terms of a dot product, the term of column `lead` first, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
+/**
+ * The three largest terms of a dot product, the term of column `lead` first, and the number of others that are not 0:
+ * "0.97·1.00 + 0.03·(−1.00) + 2 more". A term that would be printed as 0.000 is among the others.
+ */
 function sumOf({ left, right }: Product, lead?: number): Pick<Explanation, 'first' | 'why' | 'lit'> {
   const products = Array.from(left.data, (value, i) => ({ a: value, b: right.data[i]!, i }))
-    .filter(({ a, b }) => Math.abs(a * b) >= 5e-4)
+    .filter(({ a, b }) => a * b !== 0)
     .sort((p, q) => Number(q.i === lead) - Number(p.i === lead) || Math.abs(q.a * q.b) - Math.abs(p.a * p.b));
-  const [first, ...others] = products.slice(0, 3).map(({ a, b }) => `${signed(a)}·${signed(b)}`);
-  if (first === undefined) return { why: 'Every product is 0.' };
-  const more = products.length - 1 - others.length;
+  const large = products.filter(({ a, b }) => Math.abs(a * b) >= 5e-4).slice(0, 3);
+  const [first, ...others] = large.map(({ a, b }) => `${signed(a)}·${signed(b)}`);
+  if (first === undefined) return { why: products.length === 0 ? 'Every product is 0.' : 'Every product is nearly 0.' };
+  const more = products.length - large.length;
   const rest = [...others, ...(more > 0 ? [`${more} more`] : [])];
-  return { first, why: rest.map((term) => ` + ${term}`).join(''), lit: products[0]!.i };
+  return { first, why: rest.map((term) => ` + ${term}`).join(''), lit: large[0]!.i };
 }
 
 function termsOf({ left, right }: Product): Terms {

@@ -7,6 +7,7 @@ import { formatNumber, formatShape } from '../../base/format.js';
 import { createHeadPicker } from '../../controls/head_picker.js';
 import { createViewSwitch } from '../../controls/choice.js';
 import { el, pairOf, panel, refill, rich, setText, word, type Child } from '../../dom/dom.js';
+import { isOnScreen, say } from '../../dom/live_region.js';
 import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { cellText } from '../../maps/cell_text.js';
@@ -125,6 +126,7 @@ function stepDetail(app: App): HTMLElement {
     );
     showControls(result, step, head);
     drawMatrix(result, name, head);
+    fitFormulas();
     explainCell();
   });
 
@@ -229,8 +231,23 @@ function stepDetail(app: App): HTMLElement {
     const value = formatNumber(numberAt(result, name, thread.head, cell));
     const isOwn = cell === own;
     const lead = isOwn ? cellOf(thread, 'merged', result.headDim).col : undefined;
-    explanation.show(place, value, explain(result, name, { ...cell, head: thread.head }, lead), isOwn ? goesOn(result, name, thread) : '');
+    const next = isOwn ? goesOn(result, name, thread) : '';
+    tell(explanation.show(place, value, explain(result, name, { ...cell, head: thread.head }, lead), next), cell);
   });
+
+  /** The step and the choices at the last call of tell(). */
+  let told: readonly string[] = [];
+
+  /** Announces the number of a cell once another step or cell is chosen, or has the focus of the keyboard. */
+  function tell(sentence: string, { row, col }: Cell): void {
+    const { step, part, head, causal } = app.state.get();
+    const before = told;
+    told = [step, JSON.stringify([part, head, causal, row, col])];
+    const isPointer = app.pointed.get() && !document.activeElement?.matches(':focus-visible');
+    if (before.length === 0 || String(before) === String(told) || isPointer || !isOnScreen(detail)) return;
+    const { title } = stepOf(step);
+    say(before[0] === step ? sentence : `Step ${steps.indexOf(stepOf(step)) + 1}, ${title}: ${sentence}`, detail);
+  }
 
   /** Shows by movement how the step makes its matrix. */
   async function play(before: StepId): Promise<void> {
