@@ -182,12 +182,8 @@ export interface ModuleWeights {
  */
 export function buildWeights(ids: readonly PatternId[]): ModuleWeights {
   const size = headDim * embedDim;
-  const [qProj, kProj, vProj, outProj] = Array.from({ length: 4 }, () => new Float32Array(ids.length * size)) as [
-    Projection,
-    Projection,
-    Projection,
-    Projection,
-  ];
+  const empty = (): Projection => new Float32Array(ids.length * size);
+  const [qProj, kProj, vProj, outProj] = [empty(), empty(), empty(), empty()];
   ids.forEach((id, head) => {
     const pattern = patternOf(id);
     qProj.set(pattern.query(), head * size);

@@ -23,12 +23,21 @@ export function svg<K extends keyof SVGElementTagNameMap>(tag: K, attributes: At
   return element;
 }
 
+/** Sets only what differs, so that unchanged elements are not drawn again. */
 export function setAll(element: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
+    const text = value === true ? '' : String(value);
     if (typeof value === 'function') element.addEventListener(name.slice(2), value);
     else if (value === undefined || value === false) element.removeAttribute(name);
-    else element.setAttribute(name, value === true ? '' : String(value));
+    else if (element.getAttribute(name) !== text) element.setAttribute(name, text);
   }
+}
+
+/** Gives a parent exactly `count` children, reuses those that exist, and returns them. */
+export function fit(parent: Element, count: number, make: () => Element): Element[] {
+  while (parent.childElementCount > count) parent.lastElementChild!.remove();
+  while (parent.childElementCount < count) parent.append(make());
+  return [...parent.children];
 }
 
 /** Sets the text of an element if it differs, because setting the same text again costs a new layout. */

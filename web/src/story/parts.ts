@@ -1,9 +1,9 @@
 // Parts of several scenes: a slider that can play, a choice, bars, a sentence with arcs, and a small map.
 
-import { el, headBadge, setText, svg } from '../dom/dom.js';
+import { el, fit, headBadge, setAll, setText, svg } from '../dom/dom.js';
 import { reducedMotion } from '../dom/reduced_motion.js';
 import { formatPercent } from '../base/format.js';
-import { arcsOf, createArcs, type WordBox } from '../sections/sentence/arcs.js';
+import { arcsOf, boxesOf, createArcs } from '../sections/sentence/arcs.js';
 import type { Stage } from './stage.js';
 
 export interface Range {
@@ -144,16 +144,10 @@ export function sentence(tokens: readonly string[], onChoose?: (word: number) =>
   function draw(): void {
     if (!last) return;
     const { rows, query, classes } = last;
-    const boxes = words.map(({ offsetLeft: left, offsetTop: top, offsetWidth: width, offsetHeight: height }): WordBox => ({
-      left,
-      right: left + width,
-      top,
-      bottom: top + height,
-    }));
     arcs.element.setAttribute('viewBox', `0 0 ${Math.max(1, element.clientWidth)} ${Math.max(1, element.clientHeight)}`);
     arcs.show(
       rows.flatMap((row, head) => arcsOf(row, query, head, classes[head]!)),
-      boxes,
+      boxesOf(words),
     );
   }
   new ResizeObserver(draw).observe(element);
@@ -187,18 +181,12 @@ export function smallMap(head: number, pattern: string) {
     element,
     show(title: string, weights: ArrayLike<number>, side: number, label: string, query = -1): void {
       setText(name, title);
-      picture.setAttribute('viewBox', `0 0 ${side} ${side}`);
-      picture.setAttribute('aria-label', label);
-      while (cells.childElementCount > side * side) cells.lastElementChild!.remove();
-      for (let i = 0; i < side * side; i += 1) {
-        const cell = (cells.children[i] ??
-          cells.appendChild(svg('rect', { width: 1, height: 1, x: i % side, y: Math.floor(i / side) }))) as SVGElement;
+      setAll(picture, { viewBox: `0 0 ${side} ${side}`, 'aria-label': label });
+      fit(cells, side * side, () => svg('rect', { width: 1, height: 1 })).forEach((cell, i) => {
         // The root shows small weights, too.
-        const opacity = Math.sqrt(Math.max(0, weights[i]!)).toFixed(2);
-        if (cell.getAttribute('fill-opacity') !== opacity) cell.setAttribute('fill-opacity', opacity);
-      }
-      frame.toggleAttribute('hidden', query < 0);
-      for (const [key, value] of Object.entries({ x: 0, y: Math.max(0, query), width: side, height: 1 })) frame.setAttribute(key, String(value));
+        setAll(cell, { x: i % side, y: Math.floor(i / side), 'fill-opacity': Math.sqrt(Math.max(0, weights[i]!)).toFixed(2) });
+      });
+      setAll(frame, { hidden: query < 0, x: 0, y: Math.max(0, query), width: side, height: 1 });
     },
   };
 }

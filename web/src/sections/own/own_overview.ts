@@ -8,6 +8,7 @@ import { el, refill } from '../../dom/dom.js';
 import { paintTheme } from '../../dom/printing.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { colorScale } from '../../maps/color_scale.js';
+import { destination } from '../../maps/map_grid.js';
 import { headScores, sortedHeads } from '../../model/head_scores.js';
 import { scoreNames, type ScoreName } from '../../model/limits.js';
 import type { App } from '../../state/app.js';
@@ -96,19 +97,11 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
   }
 
   grid.addEventListener('keydown', (event) => {
-    const moves: Readonly<Record<string, readonly [number, number]>> = {
-      ...{ ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] },
-      ...{ Home: [0, -Infinity], End: [0, Infinity] },
-    };
-    const move = moves[event.key];
-    if (!move || event.ctrlKey || event.altKey || event.metaKey) return;
+    const cell = destination(event, { row: open[0], col: open[1] }, { rows: rows.length, cols: rows[0]?.buttons.length ?? 1 });
+    if (!cell || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    const [row, column] = open.map((at, axis) => {
-      const last = axis === 0 ? rows.length - 1 : (rows[0]?.buttons.length ?? 1) - 1;
-      return Math.max(0, Math.min(last, at + move[axis]!));
-    }) as [number, number];
-    openPlace(row, column);
-    rows[row]?.buttons[column]?.focus();
+    openPlace(cell.row, cell.col);
+    rows[cell.row]?.buttons[cell.col]?.focus();
   });
 
   paintTheme.watch(() => rows.forEach(({ drawSoon }) => drawSoon()));

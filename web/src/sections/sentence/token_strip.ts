@@ -11,7 +11,7 @@ import { el, headBadge, refill, setAll, word } from '../../dom/dom.js';
 import { say } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { chosen, headsOf, inView, update, whenChanged, type App } from '../../state/app.js';
-import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
+import { arcsOf, boxesOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
 import { looksFrom, mostWeight, type Look } from './looks.js';
 
 export function tokenStrip(app: App): HTMLElement {
@@ -56,12 +56,7 @@ export function tokenStrip(app: App): HTMLElement {
   function measure(): void {
     if (!stale) return;
     stale = false;
-    boxes = words.buttons().map(({ offsetLeft, offsetTop, offsetWidth, offsetHeight }) => ({
-      left: offsetLeft,
-      right: offsetLeft + offsetWidth,
-      top: offsetTop,
-      bottom: offsetTop + offsetHeight,
-    }));
+    boxes = boxesOf(words.buttons());
   }
 
   function drawArcs(result: ForwardResult, shown: number): void {

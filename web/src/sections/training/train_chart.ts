@@ -29,28 +29,14 @@ export function trainChart(app: App): HTMLElement {
     const { train, chart: what } = app.state.get();
     if (train !== view.curve.settings.kind) return;
     const top = what === 'loss' ? Math.log(factsOf(train).vocabSize) * 1.1 : 1;
-    const curves = linesOf(view).map(({ name, curve }) => ({
-      name,
-      points: what === 'loss' ? curve.lossPoints : curve.accuracy,
-    }));
+    const curves = linesOf(view).map(({ name, curve }) => ({ name, points: what === 'loss' ? curve.lossPoints : curve.accuracy }));
     chart.show({
       ...{ lines: curves, top, mark: view.step, lastStep: lastStepOf(view), label: inWords(view) },
       title: what === 'loss' ? 'loss' : 'right',
       format: what === 'loss' ? (value) => formatNumber(value, 1) : formatPercent,
     });
-    const lines = linesOf(view).reverse();
-    showKeys(
-      app,
-      keys,
-      view,
-      lines.filter(({ name }) => name !== 'earlier'),
-    );
-    showKeys(
-      app,
-      before,
-      view,
-      lines.filter(({ name }) => name === 'earlier'),
-    );
+    showKeys(app, keys, view, false);
+    showKeys(app, before, view, true);
     setText(conclusion, conclusionOf(view));
     // Its room stays.
     watch.classList.toggle('is-idle', typeof app.sources.get().trained === 'string');
@@ -104,8 +90,11 @@ function inWords(view: TrainingView): string {
   return `Training curves at step ${view.step}. ${parts.reverse().join('. ')}.`;
 }
 
-/** Shows one legend entry for each line, with its value at the step shown. */
-function showKeys(app: App, keys: HTMLElement, view: TrainingView, lines: readonly NamedCurve[]): void {
+/** Shows one legend entry for each line, with its value at the step shown: only the run before, or all others. */
+function showKeys(app: App, keys: HTMLElement, view: TrainingView, isBefore: boolean): void {
+  const lines = linesOf(view)
+    .reverse()
+    .filter(({ name }) => (name === 'earlier') === isBefore);
   if (keys.childElementCount !== lines.length || keys.dataset['names'] !== namesOf(lines)) {
     keys.dataset['names'] = namesOf(lines);
     refill(keys, ...lines.map((line) => keyOf(app, line)));
