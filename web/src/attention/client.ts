@@ -6,11 +6,9 @@ import { connect as connectWorker, type Port, type Remote } from '../workers/rem
 import { watchSilence } from '../workers/silence.js';
 import type { AttentionCalls, ForwardInput, ForwardResult } from './messages.js';
 
-/** A reason why numbers are missing or out of date. */
 export type Trouble =
   /** The engine did not load, or could not compute. */
   | { readonly kind: 'failed'; readonly why: Failure }
-  /** The first answer is late. */
   | { readonly kind: 'late' }
   /** The worker stopped answering; another one was started. */
   | { readonly kind: 'restarted' }

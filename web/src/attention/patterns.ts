@@ -19,7 +19,6 @@ type Projection = Float32Array<ArrayBuffer>;
 export interface Pattern {
   readonly id: PatternId;
   readonly name: string;
-  /** A description in one line, for the page. */
   readonly line: string;
   /** The block of x that W_V copies, and that W_O writes back to. */
   readonly carries: BlockName;

@@ -18,6 +18,6 @@ export function say(sentence: string, about: Element): void {
 
 /** True if a part of the element's section is on the screen. */
 export function isOnScreen(element: Element): boolean {
-  const { top, bottom } = element.closest('section')!.getBoundingClientRect();
+  const { top, bottom } = (element.closest('section') ?? element).getBoundingClientRect();
   return bottom > 0 && top < innerHeight;
 }

@@ -6,12 +6,10 @@ import { axesOf, hatchedAs, type Axes } from './cell_text.js';
 import { colorScale, weightScale, type Color, type ScaleName } from './color_scale.js';
 import { family, shortened, strongSpacing, textWidth, type Layout } from './map_layout.js';
 
-/** A named range of columns. */
 export interface Band {
   readonly label: string;
   readonly start: number;
   readonly end: number;
-  /** CSS class that sets the color. */
   readonly className: string;
 }
 
@@ -184,7 +182,6 @@ const hairline: Readonly<Record<Theme, string>> = { light: '#e0e0da', dark: '#2b
 
 const hatches = new Map<string, CanvasPattern>();
 
-/** A pattern of diagonal lines, at device resolution. */
 function hatching(context: CanvasRenderingContext2D, theme: Theme, ratio: number): CanvasPattern | string {
   const key = `${theme} ${ratio}`;
   const [ground, line] = theme === 'light' ? ['#f4f4f2', '#b9bbc4'] : ['#171a23', '#596073'];

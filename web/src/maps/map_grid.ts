@@ -12,7 +12,6 @@ export interface Cell {
 
 export interface MapContent {
   readonly view: MatrixView;
-  /** Accessible name of the grid. */
   readonly label: string;
   readonly cellLabel: (cell: Cell) => string;
 }
@@ -103,7 +102,6 @@ export function createGrid({ onFocus, onChoose }: GridListener) {
       if (rows > 0 && cols > 0) drawRow();
       else element.replaceChildren();
     },
-    /** Moves the focus to a cell. */
     moveTo,
   };
 }

@@ -50,7 +50,7 @@ export const compromise: MakeScene = (stage) => {
   ask();
   return {
     figure: line.element,
-    controls: el('div', { class: 'story-controls' }, lean.element, heads.element),
+    controls: el('div', { class: 'wrap story-controls' }, lean.element, heads.element),
     programs: () => programsOf(inputs()[0]!),
   };
 };

@@ -58,8 +58,14 @@ export const heads: MakeScene = (stage) => {
   }
   ask();
   return {
-    figure: el('div', { class: 'story-column' }, line.element, looks, el('div', { class: 'story-maps' }, ...maps.map(({ element }) => element))),
-    controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('heads.do')), count.element),
+    figure: el(
+      'div',
+      { class: 'column story-column' },
+      line.element,
+      looks,
+      el('div', { class: 'story-maps' }, ...maps.map(({ element }) => element)),
+    ),
+    controls: el('div', { class: 'wrap story-controls' }, el('p', {}, stage.words.plain('heads.do')), count.element),
     onPage: '#text=I+saw+the+dog+and+the+dog+ran&at=use-it',
   };
 };

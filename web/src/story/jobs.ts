@@ -52,7 +52,7 @@ export const jobs: MakeScene = (stage) => {
   });
   return {
     figure: el('div', { class: 'story-maps is-large' }, ...maps.map(({ element }) => element)),
-    controls: el('div', { class: 'story-controls' }, button),
+    controls: el('div', { class: 'wrap story-controls' }, button),
     start: press,
     programs: () => jobPrograms(defaultSeed),
     onPage: '#at=train',

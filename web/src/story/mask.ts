@@ -57,7 +57,7 @@ export const mask: MakeScene = (stage) => {
   stage.say('mask.wait', {}, null);
   return {
     figure: el('div', { class: 'story-pair' }, ...models.map(({ element }) => element)),
-    controls: el('div', { class: 'story-controls' }, button),
+    controls: el('div', { class: 'wrap story-controls' }, button),
     start: train,
     programs: () => [maskProgram(allSteps)],
   };

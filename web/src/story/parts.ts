@@ -1,6 +1,6 @@
 // Parts of several scenes: a slider that can play, a choice, bars, a sentence with arcs, and a small map.
 
-import { el, fit, headBadge, setAll, setText, svg } from '../dom/dom.js';
+import { el, fit, headBadge, meter, percentOf, setAll, setText, svg } from '../dom/dom.js';
 import { reducedMotion } from '../dom/reduced_motion.js';
 import { formatPercent } from '../base/format.js';
 import { arcsOf, boxesOf, createArcs } from '../sections/sentence/arcs.js';
@@ -114,16 +114,15 @@ export function choice(
 /** A list with a bar for each name. The length of a bar is a share from 0 to 1; `shown` gives the text at its end. */
 export function bars(names: readonly string[]) {
   const rows = names.map((name) => {
-    const [fill, number] = [el('span', {}), el('span', { class: 'number' })];
-    const row = el('li', {}, el('bdi', {}, name), el('span', { class: 'meter', 'aria-hidden': 'true' }, fill), number);
-    return { row, fill, number };
+    const [bar, number] = [meter(0), el('span', { class: 'number' })];
+    return { row: el('li', {}, el('bdi', {}, name), bar, number), fill: bar.firstElementChild as HTMLElement, number };
   });
   return {
-    element: el('ul', { class: 'story-bars' }, ...rows.map(({ row }) => row)),
+    element: el('ul', { class: 'bars story-bars' }, ...rows.map(({ row }) => row)),
     show(shares: ArrayLike<number>, shown: (i: number) => string = (i) => formatPercent(shares[i]!)): void {
       const most = Math.max(...Array.from(shares));
       rows.forEach(({ row, fill, number }, i) => {
-        fill.style.width = `${(100 * Math.max(0, shares[i]!)).toFixed(1)}%`;
+        fill.style.width = percentOf(shares[i]!);
         setText(number, shown(i));
         row.classList.toggle('is-most', shares[i] === most);
       });
@@ -137,7 +136,7 @@ export function sentence(tokens: readonly string[], onChoose?: (word: number) =>
     onChoose ? el('button', { class: 'story-word', onclick: () => onChoose(i) }, token) : el('span', { class: 'story-word' }, token),
   );
   const arcs = createArcs();
-  const line = el('p', { class: 'story-words' }, ...words);
+  const line = el('p', { class: 'wrap story-words' }, ...words);
   const element = el('div', { class: 'story-sentence' }, arcs.element, line);
   let last: { rows: readonly ArrayLike<number>[]; query: number; classes: readonly string[] } | undefined;
 

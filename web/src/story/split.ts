@@ -82,7 +82,7 @@ export const split: MakeScene = (stage) => {
   show();
   return {
     figure: picture,
-    controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('split.do')), el('div', { class: 'row' }, apart, wrong)),
+    controls: el('div', { class: 'wrap story-controls' }, el('p', {}, stage.words.plain('split.do')), el('div', { class: 'row' }, apart, wrong)),
     onPage: '#text=the+black+cat+sat&step=split&at=steps',
   };
 };

@@ -3,6 +3,7 @@
 
 import './story.css';
 import { messageOf } from '../base/format.js';
+import { copyButton } from '../controls/copy_button.js';
 import { el, refill, setText } from '../dom/dom.js';
 import { themeToggle } from '../dom/theme.js';
 import type { StartWorker } from '../state/app.js';
@@ -99,7 +100,7 @@ function article(id: SceneId, { id: place, words, embed }: Place, engine: Engine
     el('p', { class: 'story-before' }, ...words.shown(`${id}.before`)),
     el('div', { class: 'story-figure' }, made.figure),
     made.controls,
-    el('div', { class: 'story-ends' }, live, after, spoken),
+    el('div', { class: 'column story-ends' }, live, after, spoken),
     ...(embed ? [] : [so, codeOf(made, words)]),
   );
 }
@@ -117,7 +118,7 @@ function codeOf({ programs, onPage }: Scene, words: Words): HTMLElement {
           'div',
           {},
           el('pre', { class: 'program', tabindex: '0' }, text),
-          copyButton(words.plain('code.copy'), () => text, words),
+          copyOf(words.plain('code.copy'), words, () => text),
         ),
       ),
       ...(onPage === undefined ? [] : [el('p', {}, el('a', { href: `./${onPage}` }, words.plain('code.page')))]),
@@ -126,20 +127,8 @@ function codeOf({ programs, onPage }: Scene, words: Words): HTMLElement {
   return details;
 }
 
-function copyButton(label: string, textOf: () => string, words: Words): HTMLElement {
-  const button = el('button', { class: 'secondary' }, label);
-  button.addEventListener('click', () => {
-    // Over plain HTTP there is no clipboard.
-    Promise.resolve()
-      .then(() => navigator.clipboard.writeText(textOf()))
-      .then(
-        () => (button.textContent = words.plain('copied')),
-        // Without permission the text can still be selected.
-        () => prompt(label, textOf()),
-      );
-  });
-  return button;
-}
+const copyOf = (label: string, words: Words, text: () => string): HTMLElement =>
+  copyButton(label, { copied: words.plain('copied'), refused: words.plain('refused') }, text);
 
 /** The markup of a frame with the scene as it stands. */
 const frameOf = (scene: string, words: Words, hash: string): string =>
@@ -213,7 +202,7 @@ function footOf({ id, embed, words }: Place, scene: SceneId | undefined, hash: (
     el('a', { href: addressOf('all', words) }, words.plain('all')),
     el('a', { href: addressOf('lessons', words) }, words.plain('lessons')),
     other,
-    ...(scene ? [copyButton(words.plain('frame'), () => frameOf(scene, words, hash()), words)] : []),
+    ...(scene ? [copyOf(words.plain('frame'), words, () => frameOf(scene, words, hash()))] : []),
   ];
 }
 

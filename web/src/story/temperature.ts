@@ -1,6 +1,7 @@
 // Why scores are divided by √d: the divisor decides how sharp a softmax is.
 
-import { el, setText } from '../dom/dom.js';
+import { el } from '../dom/dom.js';
+import { createSharedBar } from '../maps/shared_bar.js';
 import { bars, slider } from './parts.js';
 import { programsOf } from './program.js';
 import type { MakeScene } from './stage.js';
@@ -14,8 +15,7 @@ const divisorOf = (place: number): number => 2 ** (place / 4);
 export const temperature: MakeScene = (stage) => {
   const shown = (divisor: number): string => stage.words.number(divisor, Number.isInteger(divisor) ? 0 : 2);
   const list = bars(words.map((word, i) => `${word} ${stage.words.number(scores[i]!, 1)}`));
-  const parts = words.map((word) => el('span', { class: 'story-part' }, el('bdi', {}, word)));
-  const whole = el('div', { class: 'story-whole', 'aria-hidden': 'true' }, ...parts);
+  const whole = createSharedBar();
   const range = { name: 'divisor', least: -8, most: 24, step: 1, otherwise: 8, spoken: (place: number) => shown(divisorOf(place)) };
   const divisor = slider(stage, stage.words.plain('temperature.do'), range, () => ask());
   const input = () => ({
@@ -30,12 +30,7 @@ export const temperature: MakeScene = (stage) => {
       () => stage.engine.attend(input()),
       ({ weights }) => {
         list.show(weights);
-        weights.forEach((weight, i) => {
-          const part = parts[i]!;
-          part.style.width = `${(100 * weight).toFixed(2)}%`;
-          // Narrow parts have no room for their word.
-          setText(part.firstElementChild!, weight > 0.09 ? words[i]! : '');
-        });
+        whole.show(weights, words, 'story-whole', null);
         const entropy = weights.reduce((sum, weight) => sum - (weight > 0 ? weight * Math.log(weight) : 0), 0);
         stage.say('temperature.live', {
           divisor: shown(divisorOf(divisor.value())),
@@ -46,5 +41,9 @@ export const temperature: MakeScene = (stage) => {
     );
   }
   ask();
-  return { figure: el('div', { class: 'story-column' }, list.element, whole), controls: divisor.element, programs: () => programsOf(input()) };
+  return {
+    figure: el('div', { class: 'column story-column' }, list.element, whole.element),
+    controls: divisor.element,
+    programs: () => programsOf(input()),
+  };
 };

@@ -14,7 +14,6 @@ export interface TrainingView {
   /** The last error message; empty if there was no error. */
   readonly message: string;
   readonly curve: Curve;
-  /** The smaller model's curve. */
   readonly smallerRun: Curve | undefined;
   /** The smaller model's frame at the step shown, or the last one before it. */
   readonly smallerShown: Frame | undefined;
@@ -26,14 +25,12 @@ export interface TrainingView {
   readonly step: number;
   readonly last: number;
   readonly shown: Frame | undefined;
-  /** The steps that can be shown. */
   readonly moments: readonly number[];
   /** Measurements of the step shown on many sequences; undefined while the model changes. */
   readonly measured: Measured | undefined;
   /** Muted heads, as layer · heads + head. */
   readonly muted: readonly number[];
   readonly muting: Muting | undefined;
-  /** Milliseconds spent training so far. */
   readonly milliseconds: number;
   /** Memory of the run's module, and of the smaller model's module. */
   readonly memory: { readonly main?: MemoryInfo; readonly smallerRun?: MemoryInfo };

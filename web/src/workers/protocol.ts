@@ -3,7 +3,6 @@
 import type { MultiheadErrorCode } from 'multihead';
 import { messageOf } from '../base/format.js';
 
-/** The functions that a worker offers, by name. */
 export type Functions<F> = { readonly [name in keyof F]: (...values: never[]) => unknown };
 
 export type Result<T> = T | Promise<T>;

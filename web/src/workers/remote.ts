@@ -4,7 +4,6 @@ import { lacksFile, whyMissing } from './missing_file.js';
 import type { Call, Failure, Functions, Message } from './protocol.js';
 import { watchSilence } from './silence.js';
 
-/** The part of Worker that is used. */
 export interface Port {
   postMessage(call: Call): void;
   terminate(): void;

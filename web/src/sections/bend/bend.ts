@@ -13,7 +13,7 @@ const mostWords = 5;
 /** Lists the outputs that changed, and the entropy of the selected head, compared with the pass without a bend. */
 export function effect(app: App): HTMLElement {
   const summary = el('p', { class: 'effect-summary' });
-  const list = el('ol', { class: 'effect-list' });
+  const list = el('ol', { class: 'bars effect-list' });
 
   const show = withNumbers(app, (result) => {
     const { head } = chosen(app, result);
@@ -74,7 +74,6 @@ function changesOf(result: ForwardResult): Change[] {
     .sort((a, b) => b.share - a.share);
 }
 
-/** A word with a bar and a percentage. */
 export function shareLine(label: string, share: number): HTMLElement {
   const percent = el('span', { class: 'number' }, formatPercent(share, share < 0.1 ? 1 : 0));
   return el('li', {}, word(label), meter(share, 'effect-bar'), percent);

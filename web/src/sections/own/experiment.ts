@@ -64,7 +64,7 @@ export function createExperiment(app: App, client: ModelClient) {
   const readyLine = el('p', { class: 'hint' });
   const cards = maps.map((map) => createCard(...map));
   const title = el('h4', { class: 'own-asked' });
-  const lists = [1, 2].map(() => el('ol', { class: 'effect-list lab-likely' }));
+  const lists = [1, 2].map(() => el('ol', { class: 'bars effect-list lab-likely' }));
   const beforeAfter = lists.map((list, at) => el('div', { class: 'slim' }, el('p', { class: 'control-name' }, at === 0 ? 'Before' : 'After'), list));
   const changed = el('div', { class: 'lab-changed', hidden: true, role: 'status' }, title, el('div', { class: 'lab-pair' }, ...beforeAfter));
   const program = programBox('experiment');
@@ -128,7 +128,6 @@ export function createExperiment(app: App, client: ModelClient) {
   const show = (name: MapName, matrix: Matrix | string, known?: number): void =>
     cards[maps.findIndex(([each]) => each === name)]!.show(matrix, known);
 
-  /** Shows what a part changes in the next word. */
   async function choose(kind: PatchKind, { row, col }: Cell): Promise<void> {
     if (!pair || running) return;
     const part = kind === 'heads' ? `head ${col + 1} of layer ${row + 1}` : `“${pair.labels[1][col]!}” before layer ${row + 1}`;
@@ -231,7 +230,6 @@ export function createExperiment(app: App, client: ModelClient) {
       ready.hidden = !next.ready;
       readyLine.textContent = '';
     },
-    /** Takes the metrics of a patch that runs. */
     take({ patched, known, values }: Patched): void {
       if (!running || !pair) return;
       progress.value = (known / values.data.length + (patched === 'positions' ? 1 : 0)) / 2;

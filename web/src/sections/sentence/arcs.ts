@@ -3,7 +3,6 @@
 
 import { fit, setAll, setText, svg } from '../../dom/dom.js';
 
-/** The box of a word, in pixels. */
 export type WordBox = Readonly<Record<'left' | 'right' | 'top' | 'bottom', number>>;
 
 /** The boxes of words within the element that they are placed in. */
@@ -17,7 +16,6 @@ export const boxesOf = (words: readonly HTMLElement[]): WordBox[] =>
 
 export interface Arc {
   readonly head: number;
-  /** CSS class that sets the color. */
   readonly className: string;
   readonly query: number;
   readonly key: number;
@@ -53,7 +51,6 @@ const markRadius = 8;
 const f = (value: number): string => value.toFixed(1);
 const middleOf = ({ left, right }: WordBox): number => (left + right) / 2;
 
-/** A line of words. */
 interface Line {
   readonly top: number;
   readonly bottom: number;
@@ -67,7 +64,6 @@ interface Line {
 /** Pixels between the first or last word of a line and an arc that passes outside of the line. */
 const lineMargin = 8;
 
-/** The lines of words, from top to bottom. */
 export function linesOf(words: readonly WordBox[]): Line[] {
   const tops = [...new Set(words.map(({ top }) => top))].sort((a, b) => a - b);
   return tops.map((top) => {

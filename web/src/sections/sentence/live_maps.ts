@@ -115,7 +115,7 @@ export function liveMaps(app: App) {
     const values = result.heads.map((id, head) => {
       const view = viewOf(result, 'weights', head);
       const value = hatchedAs(view, query, key) || formatNumber(view.data[query * view.cols + key]!, 2);
-      return el('span', { class: 'strip-head' }, headBadge(head + 1, id, view.muted), el('span', { class: 'number' }, value));
+      return el('span', { class: 'badged strip-head' }, headBadge(head + 1, id, view.muted), el('span', { class: 'number' }, value));
     });
     readout.replaceChildren(el('span', {}, ...pairOf(names[query]!, names[key]!)), ...values);
   });

@@ -23,7 +23,7 @@ export function sentenceSection(app: App): HTMLElement {
     presetLine(app),
     sourceSwitch(app),
     maps.element,
-    el('details', { class: 'more' }, el('summary', { 'aria-label': 'More choices' }, '⋯ More'), maps.tools),
+    el('details', { class: 'more' }, el('summary', { class: 'hint', 'aria-label': 'More choices' }, '⋯ More'), maps.tools),
   );
 }
 
@@ -95,9 +95,8 @@ function presetRow(app: App): HTMLElement {
   return row;
 }
 
-/** Says where the heads look from the word in view. */
 function presetLine(app: App): HTMLElement {
-  const line = el('p', { class: 'preset-line hint' });
+  const line = el('p', { class: 'preset-line hint line' });
   const show = whenSeen(line, () => {
     const result = app.result.get();
     const { query, text, source } = app.state.get();

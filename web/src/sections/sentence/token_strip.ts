@@ -6,6 +6,7 @@ import type { ForwardResult } from '../../attention/messages.js';
 import { aboutHead, patternIds, type PatternId } from '../../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
+import { differs } from '../../base/store.js';
 import { createTokenRow } from '../../controls/token_row.js';
 import { el, headBadge, refill, setAll, word } from '../../dom/dom.js';
 import { say } from '../../dom/live_region.js';
@@ -19,13 +20,13 @@ export function tokenStrip(app: App): HTMLElement {
   const words = createTokenRow(app, 'token', { class: 'wrap strip-words', 'aria-label': 'Tokens' });
   const strip = el('div', { class: 'strip' }, arcs.element, words.element);
   const query = el('strong', {});
-  const looks = el('p', { class: 'strip-looks' }, query, ' looks at');
+  const looks = el('p', { class: 'sr-only strip-looks' }, query, ' looks at');
   const heads = el('div', { class: 'strip-heads', role: 'group', 'aria-label': 'Head in view' });
   const element = el('div', { class: 'well strip-box' }, strip, el('div', { class: 'strip-summary' }, looks, heads));
 
   let boxes: readonly WordBox[] = [];
   let stale = true;
-  let summaryKey = '';
+  const isNew = differs();
 
   const shownTokens = () => app.result.get()?.tokens ?? tokenize(app.state.get().text).tokens;
 
@@ -76,9 +77,7 @@ export function tokenStrip(app: App): HTMLElement {
     const { heads: ids, given } = named;
     const looks = result ? looksFrom(result, shown) : [];
     const inUse = Math.min(app.state.get().head, ids.length - 1);
-    const key = JSON.stringify([names, shown, looks, inUse, ids, given?.names]);
-    if (key === summaryKey) return;
-    summaryKey = key;
+    if (!isNew([names, shown, looks, inUse, ids, given?.names])) return;
     query.replaceChildren(word(names[shown] ?? ''));
     refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, textOf(looks[head], names), aboutHead(named, head))));
   }
@@ -86,7 +85,7 @@ export function tokenStrip(app: App): HTMLElement {
   function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread, muted }: LookText, title: string) {
     return el(
       'button',
-      { class: 'strip-head', title, 'aria-pressed': String(pressed), onclick: () => update(app, { head }) },
+      { class: 'badged strip-head', title, 'aria-pressed': String(pressed), onclick: () => update(app, { head }) },
       headBadge(head + 1, id, muted),
       el('span', { class: 'sr-only' }, `head ${head + 1} ${spread ? 'mostly ' : ''}`),
       word(name),

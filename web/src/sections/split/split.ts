@@ -23,10 +23,8 @@ export function stridesOf({ heads, tokens, width: whole }: SplitSize, wrong: boo
   return wrong ? { head: tokens * width, token: width, col: 1 } : { head: width, token: whole, col: 1 };
 }
 
-/** The index in memory of a cell. */
 export const indexOf = ({ head, token, col }: Place, strides: Strides): number => head * strides.head + token * strides.token + col * strides.col;
 
-/** The row and column of q at an index in memory. */
 export const sourceOf = (index: number, width: number): { token: number; col: number } => ({
   token: Math.floor(index / width),
   col: index % width,

@@ -20,10 +20,8 @@ export interface Product {
 }
 
 export interface Terms {
-  /** Titles of the columns. */
   readonly titles: readonly string[];
   readonly rows: readonly (readonly string[])[];
-  /** The sum over all rows. */
   readonly total: string;
 }
 
@@ -43,7 +41,6 @@ export interface Bar {
 export interface Whole {
   readonly weights: Float32Array;
   readonly names: readonly string[];
-  /** Class of the head's color. */
   readonly head: string;
   readonly chosen: number;
 }

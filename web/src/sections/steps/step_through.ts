@@ -4,6 +4,7 @@
 import { mostColumns, type ForwardResult, type Trace } from '../../attention/messages.js';
 import { headName as nameOf } from '../../attention/patterns.js';
 import { formatNumber, formatShape } from '../../base/format.js';
+import { differs } from '../../base/store.js';
 import { createHeadPicker } from '../../controls/head_picker.js';
 import { createViewSwitch } from '../../controls/choice.js';
 import { el, pairOf, panel, refill, rich, setText, word, type Child } from '../../dom/dom.js';
@@ -68,7 +69,7 @@ function stepDetail(app: App): HTMLElement {
   let explained: Cell | undefined;
   const texts = stack('step-texts');
   const formulas = stack('formula');
-  const shape = el('p', { class: 'shape-line' });
+  const shape = el('p', { class: 'hint shape-line' });
   const parts = el('div', { class: 'segments', role: 'group', 'aria-label': 'Matrix' });
   const heads = createHeadPicker((head) => update(app, { head }), { id: 'show-head-' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
@@ -235,18 +236,15 @@ function stepDetail(app: App): HTMLElement {
     tell(explanation.show(place, value, explain(result, name, { ...cell, head: thread.head }, lead), next), cell);
   });
 
-  /** The step and the choices at the last call of tell(). */
-  let told: readonly string[] = [];
+  const [isOtherStep, isOtherCell] = [differs(), differs()];
 
   /** Announces the number of a cell once another step or cell is chosen, or has the focus of the keyboard. */
   function tell(sentence: string, { row, col }: Cell): void {
     const { step, part, head, causal } = app.state.get();
-    const before = told;
-    told = [step, JSON.stringify([part, head, causal, row, col])];
+    const [otherStep, otherCell] = [isOtherStep(step), isOtherCell([part, head, causal, row, col])];
     const isPointer = app.pointed.get() && !document.activeElement?.matches(':focus-visible');
-    if (before.length === 0 || String(before) === String(told) || isPointer || !isOnScreen(detail)) return;
-    const { title } = stepOf(step);
-    say(before[0] === step ? sentence : `Step ${steps.indexOf(stepOf(step)) + 1}, ${title}: ${sentence}`, detail);
+    if ((!otherStep && !otherCell) || isPointer || !isOnScreen(detail)) return;
+    say(otherStep ? `Step ${steps.indexOf(shownStep()) + 1}, ${shownStep().title}: ${sentence}` : sentence, detail);
   }
 
   /** Shows by movement how the step makes its matrix. */

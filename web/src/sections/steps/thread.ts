@@ -60,7 +60,6 @@ export function cellOf({ query, key, head, feature, column, handed, out }: Threa
   return { row, col: columnsOf[name] ?? key };
 }
 
-/** A number of a step, as the engine computed it. */
 export const numberAt = ({ trace }: ForwardResult, name: keyof Trace, head: number, { row, col }: Cell): number =>
   rowOf(trace[name], trace[name].shape.length === 4 ? head : 0, row)[col]!;
 

@@ -16,10 +16,8 @@ export interface ChartContent {
   readonly lastStep: number;
   /** The top of the vertical scale, which begins at 0. */
   readonly top: number;
-  /** Title of the vertical scale. */
   readonly title: string;
   readonly format: (value: number) => string;
-  /** The step of the mark. */
   readonly mark: number;
 }
 

@@ -17,7 +17,7 @@ export function trainChart(app: App): HTMLElement {
   const chart = createLineChart((step) => app.training.goTo(step));
   const keys = el('ul', { class: 'wrap chart-keys' });
   // The run before has its place below the chart, so that the chart stays where it is.
-  const before = el('ul', { class: 'wrap chart-keys chart-before' });
+  const before = el('ul', { class: 'wrap line chart-keys chart-before' });
   const conclusion = el('p', { class: 'hint' });
   const watch = el('button', { class: 'secondary', id: 'train-watch' }, 'See them read your sentence');
   watch.addEventListener('click', () => {
@@ -174,7 +174,7 @@ export function runButtons(app: App): HTMLElement {
   const train = el('button', { class: 'primary', id: 'train-go' }, 'Train');
   const one = el('button', { class: 'secondary', id: 'train-step', onclick: () => void training.step() }, 'One step');
   const anew = el('button', { class: 'secondary', id: 'train-anew' }, 'Start over');
-  const place = el('p', { class: 'train-place number' });
+  const place = el('p', { class: 'hint train-place number' });
   const news = el('p', { class: 'sr-only', role: 'status' });
   const failure = el('p', { class: 'notice is-failure', id: 'train-failure', role: 'alert', hidden: true });
   train.addEventListener('click', () => {

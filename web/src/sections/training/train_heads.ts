@@ -2,6 +2,7 @@
 
 import { colorOf, patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
+import { differs } from '../../base/store.js';
 import { createViewSwitch } from '../../controls/choice.js';
 import { el, headBadge, refill, setText } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
@@ -35,7 +36,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
   const legend = createLegend('weights');
   legend.show({ masked: true });
   let cards: readonly Card[] = [];
-  let built = '';
+  const [isOtherFrame, isOtherReadout] = [differs(), differs()];
   let pointed: Cell | null = null;
   const views = createViewSwitch(app, 'trainView', 'Show the heads as');
 
@@ -101,9 +102,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
 
   function show(view: TrainingView): void {
     const { settings } = view.curve;
-    const frames = [settings.kind, settings.layers, settings.heads].join();
-    if (frames !== built) build(settings);
-    built = frames;
+    if (isOtherFrame([settings.kind, settings.layers, settings.heads])) build(settings);
     const { hidden } = beside.element;
     beside.show(view);
     if (beside.element.hidden !== hidden) for (const { map } of cards) map.remeasure();
@@ -146,22 +145,24 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
     return pointed ?? (row === null || col === null ? null : { row, col });
   }
 
-  let said = '';
   function mark(): void {
     const cell = inView();
     const view = training.view.get();
     const names = namesOf(view);
     for (const map of [...cards.map((card) => card.map), beside.map]) map.highlight(cell);
     const all = cell ? cards.map((_, head) => valueIn(view, head, cell)) : [];
-    const key = cell ? [describe(cell, names), ...all].join() : '';
-    if (key === said) return;
-    said = key;
+    if (!isOtherReadout(cell && [describe(cell, names), all])) return;
     if (!cell) {
       readout.replaceChildren('\u00a0');
       return;
     }
     const values = cards.flatMap((_, head) => [
-      el('span', { class: 'strip-head' }, headBadge(head + 1, colorOf(head), view.muted.includes(head)), el('span', { class: 'number' }, all[head]!)),
+      el(
+        'span',
+        { class: 'badged strip-head' },
+        headBadge(head + 1, colorOf(head), view.muted.includes(head)),
+        el('span', { class: 'number' }, all[head]!),
+      ),
     ]);
     readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
   }
@@ -187,7 +188,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
 
 /** The map of the model with one head, in gray: one pattern for all jobs. */
 function smallerMap() {
-  const said = el('span', { class: 'beside-text' });
+  const said = el('span', { class: 'hint beside-text' });
   const map = createMap({ maxCell: 12, onPoint: () => undefined });
   const name = el(
     'p',

@@ -6,7 +6,6 @@ import { update, type App } from '../../state/app.js';
 import { fields, type PageState } from '../../state/page_state.js';
 import { factsOf, headChoices, kinds, layerChoices, mostSeed, rates, settingsOf } from '../../training/settings.js';
 
-/** The fields of the settings, and a message about a wrong value. */
 export function trainFields(app: App): HTMLElement {
   const problem = el('p', { class: 'hint train-problem', id: 'train-problem', role: 'alert', hidden: true });
   const say = (text: string): void => {
@@ -40,7 +39,7 @@ export function kindButtons(app: App): HTMLElement {
 /** Describes the model's task, with an example from the sequence of the maps. */
 export function aboutTask(app: App): HTMLElement {
   const line = el('p', { class: 'train-line' });
-  const example = el('p', { class: 'train-example' });
+  const example = el('p', { class: 'hint line train-example' });
   app.training.view.watch(({ curve, tokens }, previous) => {
     const facts = factsOf(curve.settings.kind);
     setText(line, facts.line);
