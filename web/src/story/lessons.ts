@@ -16,7 +16,7 @@ export async function lessons({ language }: Words, addressOf: (scene: string) =>
     ...counted((n) => `lesson${n}`).map((n) =>
       el(
         'section',
-        {},
+        { class: 'far' },
         el('h2', {}, text(`lesson${n}`)),
         el('p', {}, text(`lesson${n}.aim`)),
         el(

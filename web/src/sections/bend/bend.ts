@@ -13,7 +13,7 @@ const mostWords = 5;
 /** Lists the outputs that changed, and the entropy of the selected head, compared with the pass without a bend. */
 export function effect(app: App): HTMLElement {
   const summary = el('p', { class: 'effect-summary' });
-  const list = el('ol', { class: 'bars effect-list' });
+  const list = el('ol', { class: 'under bars effect-list' });
 
   const show = withNumbers(app, (result) => {
     const { head } = chosen(app, result);
@@ -38,7 +38,7 @@ export function effect(app: App): HTMLElement {
     list.replaceChildren(...changes.slice(0, mostWords).map(({ label, share }) => shareLine(label, share)));
   });
 
-  const element = el('div', { class: 'effect' }, summary, list);
+  const element = el('div', { class: 'under effect' }, summary, list);
   show();
   let shown = app.result.get();
   app.result.watch(

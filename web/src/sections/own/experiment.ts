@@ -64,7 +64,7 @@ export function createExperiment(app: App, client: ModelClient) {
   const readyLine = el('p', { class: 'hint' });
   const cards = maps.map((map) => createCard(...map));
   const title = el('h4', { class: 'own-asked' });
-  const lists = [1, 2].map(() => el('ol', { class: 'bars effect-list lab-likely' }));
+  const lists = [1, 2].map(() => el('ol', { class: 'under bars effect-list lab-likely' }));
   const beforeAfter = lists.map((list, at) => el('div', { class: 'slim' }, el('p', { class: 'control-name' }, at === 0 ? 'Before' : 'After'), list));
   const changed = el('div', { class: 'lab-changed', hidden: true, role: 'status' }, title, el('div', { class: 'lab-pair' }, ...beforeAfter));
   const program = programBox('experiment');

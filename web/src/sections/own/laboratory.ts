@@ -33,7 +33,7 @@ const lead =
 export function createLaboratory(app: App, client: ModelClient, place: HTMLElement) {
   const frame = createMapFrame({ maxCell: 96, onPoint: (cell) => open(cell ?? chosen), onChoose: (cell) => open((chosen = cell)) }, 'the lens');
   const title = el('h4', { class: 'own-asked' });
-  const list = el('ol', { class: 'bars effect-list lab-likely' });
+  const list = el('ol', { class: 'under bars effect-list lab-likely' });
   const program = programBox('lens');
   const words = el('ol', { class: 'wrap lab-words', 'aria-label': 'How likely each token was' });
   const saves = saveButtons('the probabilities of the words', () => (shown ? { view: rowView(shown), title: 'Words' } : null));

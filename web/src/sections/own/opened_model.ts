@@ -87,7 +87,7 @@ export function openedModel(app: App, tell: Tell) {
   });
   const comparison = createComparison(app, client);
   const pictureChoice = createPictureChoice(() => void follow());
-  const classList = el('ol', { class: 'bars effect-list own-likely' });
+  const classList = el('ol', { class: 'under bars effect-list own-likely' });
   const classes = el('section', { class: 'part own-classes', 'aria-label': 'Classes', hidden: true }, el('h3', {}, 'Likeliest classes'), classList);
   /** The part of the section that needs a text which the model can read. */
   const picture = el(

@@ -31,12 +31,12 @@ export function liveMaps(app: App) {
   });
   const legend = createLegend('weights');
   const tools = el('div', { class: 'row live-tools' }, views.element, saves);
-  const element = el('div', { class: 'live', id: 'live-map' }, grid, readout, legend.element);
+  const element = el('div', { class: 'under live', id: 'live-map' }, grid, readout, legend.element);
   type SmallMap = ReturnType<typeof create>;
   let maps: readonly SmallMap[] = [];
 
   function create(index: number) {
-    const body = el('div', { class: 'live-body' });
+    const body = el('div', { class: 'close live-body' });
     const map = createMap({
       maxCell: 18,
       sizer: body,

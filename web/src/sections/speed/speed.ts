@@ -21,7 +21,7 @@ export function speedSection(app: App): HTMLElement {
   const list = el('ol', { class: 'speed-list' });
   const about = el(
     'p',
-    { class: 'hint speed-about', hidden: true },
+    { class: 'far hint speed-about', hidden: true },
     'Bars: calls in a second, so longer is faster. Lines: from the slowest round to the fastest. Each round times every implementation in turn, after all have warmed up.',
   );
   const machine = el('p', { class: 'hint speed-machine', hidden: true });

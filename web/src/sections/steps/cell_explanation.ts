@@ -99,7 +99,7 @@ function tableOf({ titles, rows, total }: Terms): HTMLElement {
   const sum = [...titles.slice(2).map(() => ''), 'sum', total];
   return el(
     'table',
-    {},
+    { class: 'under' },
     el('thead', {}, el('tr', {}, ...cells('th', titles))),
     el('tbody', {}, ...rows.map((row) => el('tr', {}, ...cells('td', row)))),
     el('tfoot', {}, el('tr', {}, ...cells('td', sum))),

@@ -123,5 +123,5 @@ export function stepButtons(app: App): HTMLElement {
     slider.value = String(index + 1);
     slider.setAttribute('aria-valuetext', `${index + 1} of ${steps.length}: ${steps[index]!.title}`);
   });
-  return el('div', { class: 'step-buttons' }, button('← Back', -1), slider, button('Next →', 1), playButton(app));
+  return el('div', { class: 'dock step-buttons' }, button('← Back', -1), slider, button('Next →', 1), playButton(app));
 }

@@ -29,7 +29,7 @@ function controls(app: App, generating: Generating): HTMLElement {
   const one = el('button', { class: 'secondary', id: 'generate-one', onclick: () => void generating.tick() }, 'One token');
   const other = el('button', { class: 'secondary', id: 'generate-other' }, 'Another pattern');
   const place = el('p', { class: 'hint train-place number' });
-  const hint = el('p', { class: 'hint line generate-hint', role: 'status' });
+  const hint = el('p', { class: 'under hint line generate-hint', role: 'status' });
   // The bar moves; the sentence stays the same during the training, so that it is announced once.
   const progress = el('progress', { class: 'generate-progress', 'aria-hidden': 'true', hidden: true });
   go.addEventListener('click', () => {
@@ -58,7 +58,7 @@ function controls(app: App, generating: Generating): HTMLElement {
   };
   generating.view.watch(show);
   app.training.view.watch(show);
-  return el('div', {}, el('div', { class: 'row run-buttons' }, go, one, other, place), progress, hint);
+  return el('div', { class: 'far' }, el('div', { class: 'row run-buttons' }, go, one, other, place), progress, hint);
 }
 
 function strip(app: App, generating: Generating): HTMLElement {

@@ -45,7 +45,7 @@ export function trainChart(app: App): HTMLElement {
   whenChanged(app, ['chart'], draw);
   return el(
     'div',
-    { class: 'train-run' },
+    { class: 'close train-run' },
     el('div', { class: 'row apart low chart-head' }, keys, whatSwitch(app)),
     chart.element,
     scrubber(app),
@@ -203,5 +203,5 @@ export function runButtons(app: App): HTMLElement {
     if (step === 0) setText(news, '');
     else if (view.measured && view.measured !== previous?.measured) setText(news, `Step ${step}: ${percent(view.measured.accuracy)} right.`);
   });
-  return el('div', { class: 'run-box' }, el('div', { class: 'row run-buttons' }, train, one, anew, place), news, failure);
+  return el('div', { class: 'dock run-box' }, el('div', { class: 'row run-buttons' }, train, one, anew, place), news, failure);
 }

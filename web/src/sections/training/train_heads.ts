@@ -171,7 +171,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
   whenChanged(app, ['trainView'], () => show(training.view.get()));
   whenChanged(app, ['trainQuery', 'trainKey'], mark);
   return {
-    element: el('div', { class: 'train-heads' }, layers, readout),
+    element: el('div', { class: 'close train-heads' }, layers, readout),
     about: el(
       'div',
       { class: 'row apart low train-heads-head' },

@@ -38,7 +38,7 @@ export function kindButtons(app: App): HTMLElement {
 
 /** Describes the model's task, with an example from the sequence of the maps. */
 export function aboutTask(app: App): HTMLElement {
-  const line = el('p', { class: 'train-line' });
+  const line = el('p', { class: 'under train-line' });
   const example = el('p', { class: 'hint line train-example' });
   app.training.view.watch(({ curve, tokens }, previous) => {
     const facts = factsOf(curve.settings.kind);
