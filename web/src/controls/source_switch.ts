@@ -112,7 +112,7 @@ export function sourceSwitch(app: App): HTMLElement {
 
 export function sourceList(app: App): HTMLElement {
   const options = sourceNames.map((value) => el('option', { value }, titles[value]));
-  const list = el('select', { id: 'bar-source', 'aria-label': 'Heads' }, ...options);
+  const list = el('select', { id: 'bar-source', class: 'wide', 'aria-label': 'Heads' }, ...options);
   list.addEventListener('change', () => choose(app, list.value as SourceName));
   const show = (): void => {
     options.forEach((option, i) => (option.disabled = whyNot(app, sourceNames[i]!) !== ''));

@@ -152,8 +152,8 @@ function tour(id: SceneId, words: Words): HTMLElement {
     'nav',
     { class: 'row apart story-tour', 'aria-label': words.plain('scenes') },
     el('span', {}, step(at - 1, 'previous')),
-    el('span', { class: 'story-position' }, words.plain('position', { n: at + 1 })),
-    el('ol', { class: 'row' }, ...dots),
+    el('span', { class: 'narrow story-position' }, words.plain('position', { n: at + 1 })),
+    el('ol', { class: 'row wide' }, ...dots),
     el('span', {}, step(at + 1, 'next')),
   );
 }

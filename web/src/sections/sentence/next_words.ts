@@ -21,10 +21,10 @@ export function nextWords(app: App): HTMLElement {
     const button = el('button', { class: 'next-bar', onclick: () => write(i) }, name, bar, share);
     return { button, name, fill: bar.firstElementChild as HTMLElement, share };
   });
-  const rest = el('p', { class: 'hint next-rest' });
+  const rest = el('p', { class: 'hint wide next-rest' });
   const said = el('p', { class: 'sr-only', role: 'status' });
   const title = el('h3', { id: 'next-title' }, 'Next word');
-  const list = el('ol', {}, ...rows.map(({ button }) => el('li', {}, button)));
+  const list = el('ol', {}, ...rows.map(({ button }, i) => el('li', { class: i > 2 && 'wide' }, button)));
   const element = el('div', { class: 'next', role: 'group', 'aria-labelledby': 'next-title' }, title, list, rest, said);
   let written = '';
 

@@ -63,7 +63,7 @@ export function flowMap(app: App): HTMLElement {
   });
   whenViewed(app, whenSeen(list, count));
   // A phone shows it below the stops, because the text of the step is below the map there.
-  const here = el('p', { class: 'step-here cut', 'aria-hidden': 'true' });
+  const here = el('p', { class: 'narrow cut step-here', 'aria-hidden': 'true' });
   app.state.watch(({ step }, previous) => {
     if (step === previous?.step) return;
     here.textContent = `${indexOf(app) + 1}. ${stepOf(step).title}`;

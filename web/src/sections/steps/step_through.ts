@@ -71,7 +71,7 @@ function stepDetail(app: App): HTMLElement {
   const formulas = stack('formula');
   const shape = el('p', { class: 'hint shape-line' });
   const parts = el('div', { class: 'segments', role: 'group', 'aria-label': 'Matrix' });
-  const heads = createHeadPicker((head) => update(app, { head }), { id: 'show-head-' });
+  const heads = createHeadPicker((head) => update(app, { head }), { id: 'show-head-', class: 'segments heads wide' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
   const picture = el('div', { class: 'slim step-picture' });
   const explanation = createCellExplanation();
