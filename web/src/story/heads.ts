@@ -39,7 +39,7 @@ export const heads: MakeScene = (stage) => {
           element.classList.toggle('is-off', !isUsed);
           const name = stage.words.plain('head', { n: head + 1 });
           const size = tokens.length ** 2;
-          show(name, isUsed ? weights.data.subarray(head * size, (head + 1) * size) : new Float32Array(size), tokens.length, name, query());
+          show(name, isUsed ? weights.data.subarray(head * size, (head + 1) * size) : new Float32Array(size), names, name, query());
         });
         looks.replaceChildren(
           ...rows.map((row, head) => {

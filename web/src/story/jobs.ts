@@ -10,7 +10,7 @@ import { smallMap } from './parts.js';
 import { jobPrograms } from './program.js';
 import type { MakeScene } from './stage.js';
 
-const { steps, patterns } = factsOf('fourJobs');
+const { steps, patterns, tokens } = factsOf('fourJobs');
 /** The names of the jobs in the texts, in the order of the patterns. */
 const names = ['previous', 'two', 'vowel', 'star'] as const;
 
@@ -41,7 +41,8 @@ export const jobs: MakeScene = (stage) => {
     const titles = maps.map((_, head) => jobOf(view, head));
     maps.forEach(({ show }, head) => {
       const weights = view.shown ? mapOf(view.shown.maps, head) : new Float32Array(sequenceLength ** 2);
-      show(titles[head]!, weights, sequenceLength, `${words.plain('head', { n: head + 1 })}: ${titles[head]}`);
+      const letters = Array.from({ length: sequenceLength }, (_, i) => tokens[view.tokens[i] ?? -1] ?? '');
+      show(titles[head]!, weights, letters, `${words.plain('head', { n: head + 1 })}: ${titles[head]}`);
     });
     const right = accuracyAt(view, view.curve);
     if (view.message !== '') return stage.say('failed', { why: view.message }, null);

@@ -1,8 +1,11 @@
 // Parts of several scenes: a slider that can play, a choice, bars, a sentence with arcs, and a small map.
 
-import { el, fit, headBadge, meter, percentOf, setAll, setText, svg } from '../dom/dom.js';
+import { patternIds, type PatternId } from '../attention/patterns.js';
+import { el, headBadge, meter, percentOf, setText } from '../dom/dom.js';
 import { reducedMotion } from '../dom/reduced_motion.js';
 import { formatPercent } from '../base/format.js';
+import type { MatrixView } from '../maps/heat_map.js';
+import { createMap, type Cell, type Mark } from '../maps/matrix_map.js';
 import { arcsOf, boxesOf, createArcs } from '../sections/sentence/arcs.js';
 import type { Stage } from './stage.js';
 
@@ -133,7 +136,7 @@ export function bars(names: readonly string[]) {
 /** A sentence whose words can be pressed, with an arc for each weight of each head. */
 export function sentence(tokens: readonly string[], onChoose?: (word: number) => void) {
   const words = tokens.map((token, i) =>
-    onChoose ? el('button', { class: 'story-word', onclick: () => onChoose(i) }, token) : el('span', { class: 'story-word' }, token),
+    onChoose ? el('button', { class: 'token story-word', onclick: () => onChoose(i) }, token) : el('span', { class: 'token story-word' }, token),
   );
   const arcs = createArcs();
   const line = el('p', { class: 'wrap story-words' }, ...words);
@@ -164,28 +167,22 @@ export function sentence(tokens: readonly string[], onChoose?: (word: number) =>
   };
 }
 
-/** A map of weights with at most `side` rows: each cell as dark as its weight. */
-export function smallMap(head: number, pattern: string) {
-  const cells = svg('g', {});
-  const frame = svg('rect', { class: 'story-map-frame' });
-  const picture = svg('svg', { class: 'story-map', role: 'img' }, cells, frame);
+/** A map of the weights of a head. */
+export function smallMap(head: number, pattern: PatternId) {
+  const map = createMap({ maxCell: 28, onPoint: (cell) => map.highlight(cell ?? rest) });
   const name = el('span', {});
-  const element = el(
-    'figure',
-    { class: `story-map-card head-${pattern}` },
-    el('figcaption', { class: 'badged' }, headBadge(head + 1, pattern), name),
-    picture,
-  );
+  const caption = el('figcaption', { class: 'badged' }, headBadge(head + 1, pattern), name);
+  let rest: Mark | null = null;
   return {
-    element,
-    show(title: string, weights: ArrayLike<number>, side: number, label: string, query = -1): void {
+    element: el('figure', { class: 'slim story-map-card' }, caption, map.element),
+    /** `query`: the row that is marked. */
+    show(title: string, data: Float32Array, tokens: readonly string[], label: string, query?: number): void {
       setText(name, title);
-      setAll(picture, { viewBox: `0 0 ${side} ${side}`, 'aria-label': label });
-      fit(cells, side * side, () => svg('rect', { width: 1, height: 1 })).forEach((cell, i) => {
-        // The root shows small weights, too.
-        setAll(cell, { x: i % side, y: Math.floor(i / side), 'fill-opacity': Math.sqrt(Math.max(0, weights[i]!)).toFixed(2) });
-      });
-      setAll(frame, { hidden: query < 0, x: 0, y: Math.max(0, query), width: side, height: 1 });
+      const size = { rows: tokens.length, cols: tokens.length, rowLabels: tokens, colLabels: tokens };
+      const view: MatrixView = { ...size, data, scale: 'weights', bare: true, small: true, headOf: () => patternIds.indexOf(pattern) };
+      const cellLabel = ({ row, col }: Cell): string => `${tokens[row]} → ${tokens[col]}: ${formatPercent(data[row * size.cols + col]!)}`;
+      map.show({ view, label, cellLabel });
+      map.highlight((rest = query === undefined ? null : { row: query, col: null }));
     },
   };
 }
