@@ -123,6 +123,10 @@ export const tests = [
           assert.equal(await page.$eval('html', (html) => html.lang), language);
           for (const width of language === 'en' ? [1280, 360] : [360]) {
             await setViewport(page, { width, height: 740 });
+            // Maps are drawn for another width in a later frame.
+            await until(page, () =>
+              [...document.querySelectorAll('.map-stage')].every(({ offsetWidth, parentElement }) => offsetWidth <= parentElement.clientWidth),
+            );
             assert.deepEqual(await lost(page), [], `${scene} ${language} ${width}`);
             assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), width, scene);
             assert.deepEqual(await seriousFindings(page, 'body'), [], `${scene} ${language} ${width}`);

@@ -15,7 +15,7 @@ export function guess(app: App): HTMLElement {
   const words = el('span', { class: 'row' });
   const said = el('p', { role: 'status' });
   const again = el('button', { class: 'secondary', hidden: true, onclick: ask }, 'Another');
-  const element = el('div', { class: 'well guess' }, question, el('div', { class: 'row guess-words' }, words, said, again));
+  const element = el('div', { class: 'well column far guess' }, question, el('div', { class: 'row guess-words' }, words, said, again));
   let asked = 0;
   const isNew = differs();
 

@@ -94,7 +94,7 @@ export function openedModel(app: App, tell: Tell) {
     'div',
     { class: 'own-picture', hidden: true },
     overview.element,
-    el('div', { class: 'slim' }, el('div', { class: 'row step-controls' }, views.element), head.element),
+    el('div', { class: 'slim' }, el('div', { class: 'row step-controls' }, views), head.element),
   );
   const body = el(
     'div',
@@ -147,7 +147,7 @@ export function openedModel(app: App, tell: Tell) {
 
   const inLaboratory = ({ info, weights: type, readsText }: OpenedModel): LaboratoryModel => ({
     ...{ key: `model ${openings}`, name: shownName(files!), weights: type, readsText, ready: isEnglish() },
-    ...{ mostTokens: Math.min(mostTokens, info.maxTokens || mostTokens), text: textNow(), view: views.current(), samples: usualTexts() },
+    ...{ mostTokens: Math.min(mostTokens, info.maxTokens || mostTokens), text: textNow(), view: app.state.get().ownView, samples: usualTexts() },
   });
 
   /** Shows the laboratory's results on the present text; loads it when it is first seen. */
@@ -293,7 +293,7 @@ export function openedModel(app: App, tell: Tell) {
     if (!attention || !opened || attention.ids.length === 0) return;
     const place = openPlace();
     overview.mark(place.layer, place.head);
-    head.show(attention, place, opened.info, views.current());
+    head.show(attention, place, opened.info, app.state.get().ownView);
   }
 
   async function take(dropped: Dropped): Promise<void> {

@@ -30,7 +30,7 @@ export function liveMaps(app: App) {
     return { view: viewOf(result, 'weights', head), title: titleOf(result, head) };
   });
   const legend = createLegend('weights');
-  const tools = el('div', { class: 'row live-tools' }, views.element, saves);
+  const tools = el('div', { class: 'row live-tools' }, views, saves);
   const element = el('div', { class: 'under live', id: 'live-map' }, grid, readout, legend.element);
   type SmallMap = ReturnType<typeof create>;
   let maps: readonly SmallMap[] = [];
@@ -69,7 +69,7 @@ export function liveMaps(app: App) {
     }
     const head = result ? chosen(app, result).head : state.head;
     // A table needs the whole width.
-    const numbers = result !== null && views.current() === 'numbers' && tables.get() !== null;
+    const numbers = result !== null && app.state.get().liveView === 'numbers' && tables.get() !== null;
     grid.classList.toggle('is-numbers', numbers);
     const { muted } = state;
     legend.show({ masked: state.causal || state.window >= 0, edited: state.edits.length > 0, muted: muted.length > 0 });

@@ -126,7 +126,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
     const attention = (view.measured ?? view.shown)?.attention ?? [];
     cells.show(attention.slice(head * patterns.length, (head + 1) * patterns.length), muted);
     // During training, show no table: it would be rebuilt many times a second.
-    const numbers = views.current() === 'numbers' && !running;
+    const numbers = app.state.get().trainView === 'numbers' && !running;
     const { drawn } = card;
     if (drawn && drawn.shown === view.shown && drawn.muted === muted && drawn.numbers === numbers) return;
     card.drawn = { shown: view.shown, muted, numbers };
@@ -181,7 +181,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
         'Each map is one head, on letters it never trained on. The numbers say how much it looks where each job must look: 1 is perfect.',
       ),
       legend.element,
-      views.element,
+      views,
     ),
   };
 }
