@@ -1,7 +1,7 @@
 // The page's connection to the worker. One request runs at a time; only the answer to the latest request is used. A
 // worker that stops answering is replaced.
 
-import { failureOf, type Failure } from '../workers/protocol.js';
+import { failureOf, ignore, type Failure } from '../workers/protocol.js';
 import { connect as connectWorker, type Port, type Remote } from '../workers/remote.js';
 import { watchSilence } from '../workers/silence.js';
 import type { AttentionCalls, ForwardInput, ForwardResult } from './messages.js';
@@ -127,5 +127,3 @@ export function connect(start: () => Port, listener: Listener) {
     },
   };
 }
-
-const ignore = (): void => {};

@@ -21,9 +21,8 @@ export function createHeadPicker(
         buttons = named.heads.map((pattern, head) => {
           const isMuted = muted.includes(head);
           const label = `${verb}head ${head + 1}, ${headName(named, head)}${isMuted && !verb ? ', muted' : ''}`;
-          const button = el('button', { id: id && `${id}${head + 1}`, 'aria-label': label, title: label }, headBadge(head + 1, pattern, isMuted));
-          button.addEventListener('click', () => onPress(head));
-          return button;
+          const attributes = { id: id && `${id}${head + 1}`, 'aria-label': label, title: label, onclick: () => onPress(head) };
+          return el('button', attributes, headBadge(head + 1, pattern, isMuted));
         });
         refill(element, ...buttons);
       }

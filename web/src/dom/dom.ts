@@ -131,6 +131,15 @@ export function moved(
   return next === undefined || altKey || ctrlKey || metaKey ? undefined : (next + count) % count;
 }
 
+/** Calls `move` where the pointer presses an element, and where it drags to from there. */
+export function onDrag(element: SVGElement, move: (event: PointerEvent) => void): void {
+  element.addEventListener('pointerdown', (event) => {
+    element.setPointerCapture(event.pointerId);
+    move(event);
+  });
+  element.addEventListener('pointermove', (event) => element.hasPointerCapture(event.pointerId) && move(event));
+}
+
 export function download(blob: Blob, name: string): void {
   const url = URL.createObjectURL(blob);
   const link = el('a', { href: url, download: name });

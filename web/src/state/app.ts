@@ -151,15 +151,9 @@ function mostDisputed(given: GivenHeads, { trace: { weights }, meanWeights: { da
 export function chosen(app: App, result: ForwardResult): Selection {
   const { query, key, head } = app.state.get();
   const count = result.tokens.length;
+  const usual = () => (result.given?.steady ? mostDisputed(result.given, result) : defaultQuery(result.tokens));
   return {
-    query:
-      query !== null && query < count
-        ? query
-        : result.next
-          ? count - 1
-          : result.given?.steady
-            ? mostDisputed(result.given, result)
-            : defaultQuery(result.tokens),
+    query: query !== null && query < count ? query : result.next ? count - 1 : usual(),
     key: key !== null && key < count ? key : null,
     head: Math.min(head, result.heads.length - 1),
   };

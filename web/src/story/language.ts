@@ -1,7 +1,6 @@
 // The languages of the story. A language is a file of lines "name = text" in texts/.
 
-import type { Child } from '../dom/dom.js';
-import { el, rich } from '../dom/dom.js';
+import { el, rich, type Child } from '../dom/dom.js';
 import english from './texts/en.txt?raw';
 
 export type Values = Readonly<Record<string, string | number>>;

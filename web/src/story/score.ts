@@ -1,6 +1,6 @@
 // A score is a dot product: a query that turns among the keys of three words.
 
-import { el, setAll, svg } from '../dom/dom.js';
+import { el, onDrag, setAll, svg } from '../dom/dom.js';
 import { bars, slider } from './parts.js';
 import { programsOf } from './program.js';
 import type { MakeScene } from './stage.js';
@@ -48,17 +48,10 @@ export const score: MakeScene = (stage) => {
   const list = bars(keys.map(({ word }) => word));
   const range = { name: 'angle', least: -180, most: 180, step: 1, otherwise: 20, spoken: (value: number) => `${value}°` };
   const angle = slider(stage, stage.words.plain('score.do'), range, () => show());
-  plane.addEventListener('pointerdown', (event) => {
-    plane.setPointerCapture(event.pointerId);
-    turnTo(event);
-  });
-  plane.addEventListener('pointermove', (event) => {
-    if (plane.hasPointerCapture(event.pointerId)) turnTo(event);
-  });
-  function turnTo({ clientX, clientY }: PointerEvent): void {
+  onDrag(plane, ({ clientX, clientY }) => {
     const point = new DOMPoint(clientX, clientY).matrixTransform(plane.getScreenCTM()!.inverse());
     angle.set(Math.round((Math.atan2(-point.y, point.x) * 180) / Math.PI));
-  }
+  });
 
   const input = () => ({
     q: { data: Float32Array.from(queryAt(angle.value())), shape: [1, 2] },

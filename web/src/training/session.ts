@@ -4,7 +4,7 @@
 import { messageOf } from '../base/format.js';
 import { createStore, type Store } from '../base/store.js';
 import { lacksFile } from '../workers/missing_file.js';
-import type { Failure } from '../workers/protocol.js';
+import { ignore, type Failure } from '../workers/protocol.js';
 import type { Port } from '../workers/remote.js';
 import { connect, type Client } from './client.js';
 import { Curve } from './curve.js';
@@ -273,8 +273,6 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     dropEarlier: () => change({ earlier: undefined }),
   };
 }
-
-const ignore = (): void => {};
 
 function nearest(moments: readonly number[], wanted: number): number | undefined {
   const distance = (step: number): number => Math.abs(step - wanted);

@@ -44,3 +44,6 @@ export function failureOf(error: unknown): Failure {
   // The code of a DOMException is a number.
   return { message: messageOf(error), ...(typeof code === 'string' && { code, argument, expected, got }) };
 }
+
+/** For a call whose failure is told elsewhere. */
+export const ignore = (): void => {};

@@ -51,9 +51,8 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
     const places = order.slice(row * heads, (row + 1) * heads);
     const buttons = places.map((at, column) => {
       const title = `Layer ${Math.floor(at / heads) + 1}, head ${(at % heads) + 1}${isRank ? `: ${scoreOf(at)}` : ''}`;
-      const button = el('button', { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': title, title });
-      button.addEventListener('click', () => openPlace(row, column));
-      return button;
+      const attributes = { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': title, title };
+      return el('button', { ...attributes, onclick: () => openPlace(row, column) });
     });
     const notes = isRank ? places.map((at) => el('span', { class: 'own-note number', 'aria-hidden': 'true' }, scoreOf(at))) : [];
     for (const list of [buttons, notes]) list.forEach((each, column) => (each.style.gridColumn = String(column + 2)));

@@ -105,24 +105,19 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place, 
   const { trace, tokens, heads, weights, bend, given, embedDim, headDim } = result;
   const names = tokenNames(tokens);
   const wide = heads.length * headDim;
-  const projected = (letter: string, w: Float32Array) =>
-    dotProduct(
-      {
-        left: { label: `x of ${names[row]}`, data: rowOf(trace.x, 0, row) },
-        right: { label: `W_${letter}, row ${col + 1}`, data: w.subarray(col * embedDim, (col + 1) * embedDim) },
-      },
-      weights.inBias?.['QKV'.indexOf(letter) * wide + col],
-    );
-
   switch (name) {
     case 'x':
       return { why: given ? 'The layers below computed this number.' : `This feature is set by a rule: ${featureName(col)}.` };
     case 'q':
-      return projected('Q', weights.qProj);
     case 'k':
-      return projected('K', weights.kProj);
     case 'v':
-      return projected('V', weights.vProj);
+      return dotProduct(
+        {
+          left: { label: `x of ${names[row]}`, data: rowOf(trace.x, 0, row) },
+          right: { label: `W_${name.toUpperCase()}, row ${col + 1}`, data: weights[`${name}Proj`].subarray(col * embedDim, (col + 1) * embedDim) },
+        },
+        weights.inBias?.['qkv'.indexOf(name) * wide + col],
+      );
     case 'qHeads':
     case 'kHeads':
     case 'vHeads':

@@ -1,6 +1,6 @@
 // A chart of a few lines over the steps of a training, with a mark at one step.
 
-import { el, fit, setAll, setText, svg } from '../../dom/dom.js';
+import { el, fit, onDrag, setAll, setText, svg } from '../../dom/dom.js';
 import type { Point } from '../../training/curve.js';
 
 export interface ChartLine {
@@ -96,18 +96,11 @@ export function createLineChart(onPoint: (step: number) => void) {
     return path;
   }
 
-  function point(event: PointerEvent): void {
+  onDrag(picture, ({ clientX }) => {
     if (!content) return;
     const { left, width } = picture.getBoundingClientRect();
-    const share = (event.clientX - left - chartSides.left) / (width - chartSides.left - chartSides.right);
+    const share = (clientX - left - chartSides.left) / (width - chartSides.left - chartSides.right);
     onPoint(Math.round(Math.min(1, Math.max(0, share)) * content.lastStep));
-  }
-  picture.addEventListener('pointerdown', (event) => {
-    picture.setPointerCapture(event.pointerId);
-    point(event);
-  });
-  picture.addEventListener('pointermove', (event) => {
-    if (picture.hasPointerCapture(event.pointerId)) point(event);
   });
 
   new ResizeObserver(() => {

@@ -112,8 +112,8 @@ function numberField<N extends 'seed' | 'rate'>(app: App, name: N, problem: stri
 
 function seedField(app: App, say: Say): HTMLElement {
   const input = numberField(app, 'seed', `The seed is a whole number from 0 to ${mostSeed}.`, say);
-  const another = el('button', { class: 'secondary', id: 'train-another-seed' }, 'Another seed');
-  another.addEventListener('click', () => update(app, { seed: (app.state.get().seed + 1) % (mostSeed + 1) }));
+  const next = (): void => update(app, { seed: (app.state.get().seed + 1) % (mostSeed + 1) });
+  const another = el('button', { class: 'secondary', id: 'train-another-seed', onclick: next }, 'Another seed');
   return field('Seed', input, another);
 }
 
