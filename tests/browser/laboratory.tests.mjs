@@ -149,6 +149,9 @@ export const tests = [
       await write(page, '#lab-texts', '1 2\n1 2 3');
       await page.$eval('#lab-run', (button) => button.click());
       await until(page, () => /need as many: 2 \(1 \| 2\) and 3 \(1 \| 2 \| 3\)/.test(document.querySelector('.lab-status').textContent));
+      assert.equal(await page.$eval('.lab-too-many', (line) => line.textContent), '');
+      await write(page, '#lab-texts', '1 2\n\n1 3\n1 4');
+      assert.equal(await page.$eval('.lab-too-many', (line) => line.textContent), 'Only the first two of 3 lines are compared.');
       await close();
     },
   },
@@ -182,6 +185,11 @@ export const tests = [
       assert.deepEqual(await page.$$eval('.lab-changed ol', (lists) => lists.map(({ children }) => children.length)), [5, 5]);
 
       await press(2);
+      const { top, focused } = await page.$eval('.own-continue', (box) => ({
+        top: box.getBoundingClientRect().top,
+        focused: document.activeElement === box,
+      }));
+      assert.ok(top > 0 && top < 200 && focused, `the text that it changes is in sight, at ${top} px`);
       const written = () => until(page, () => /^24 new tokens/.test(document.querySelector('#own-pace').textContent));
       await written();
       assert.match(await page.$eval('#own-text', (line) => line.textContent), /^…  he was in the house/);

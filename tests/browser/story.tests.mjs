@@ -123,10 +123,18 @@ export const tests = [
           assert.equal(await page.$eval('html', (html) => html.lang), language);
           for (const width of language === 'en' ? [1280, 360] : [360]) {
             await setViewport(page, { width, height: 740 });
+            // Maps are drawn for another width in a later frame.
+            await until(page, () =>
+              [...document.querySelectorAll('.map-stage')].every(({ offsetWidth, parentElement }) => offsetWidth <= parentElement.clientWidth),
+            );
             assert.deepEqual(await lost(page), [], `${scene} ${language} ${width}`);
             assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), width, scene);
             assert.deepEqual(await seriousFindings(page, 'body'), [], `${scene} ${language} ${width}`);
           }
+          // A visitor may have set letters of twice the size.
+          await page.evaluate(() => (document.documentElement.style.fontSize = '200%'));
+          assert.deepEqual(await lost(page), [], `${scene} ${language}, large letters`);
+          assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 360, `${scene} ${language}, large letters`);
         }
       }
       // Arrow keys turn the pages, and the tour leads from the first scene to the last.
@@ -139,6 +147,24 @@ export const tests = [
         assert.match(await address(page), new RegExp(`scene=${scene}$`));
       }
       assert.equal(await page.$('a[rel=next]'), null);
+      await close();
+    },
+  },
+  {
+    name: 'in German, numbers have a comma, and so has what trains; around the scene all is German, or is said to be English',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}?lang=de&scene=jobs`, { ready: false, fresh: true });
+      await shown(page);
+      await press(page, '.story-controls .primary');
+      await until(page, () => /\d,\d\u00a0%/.test(document.querySelector('.story-live').textContent));
+      for (const scene of ['jobs', 'score#angle=33', 'temperature#divisor=1', 'cache']) {
+        if (scene !== 'jobs') await page.goto(`${url}?lang=de&scene=${scene}`);
+        await shown(page);
+        assert.doesNotMatch(await page.$eval('#page', (element) => element.innerText), /\d\.\d/, scene);
+      }
+      assert.equal(await page.$eval('#skip-link', (link) => link.textContent), 'Zur Szene springen');
+      assert.match(await page.$eval('.tools .icon-button', (button) => button.ariaLabel), /^(Helle|Dunkle) Farben$/);
+      assert.match(await page.$eval('.foot', (foot) => foot.textContent), /^Die Geschichte gibt es auf Deutsch, .* nur auf Englisch\./);
       await close();
     },
   },

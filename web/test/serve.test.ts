@@ -5,7 +5,9 @@ import { join } from 'node:path';
 import { brotliCompressSync, brotliDecompressSync, constants, gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { compressFolder } from '../encoded.mjs';
-import { contentSecurityPolicy, policyInPage, serve, type Running } from '../serve.mjs';
+import { contentSecurityPolicy, policyInPage, serve } from '../serve.mjs';
+
+type Running = Awaited<ReturnType<typeof serve>>;
 
 let folder: string;
 let running: Running;

@@ -1,16 +1,14 @@
 // The page's connection to the worker. One request runs at a time; only the answer to the latest request is used. A
 // worker that stops answering is replaced.
 
-import { failureOf, type Failure } from '../workers/protocol.js';
+import { failureOf, ignore, type Failure } from '../workers/protocol.js';
 import { connect as connectWorker, type Port, type Remote } from '../workers/remote.js';
 import { watchSilence } from '../workers/silence.js';
 import type { AttentionCalls, ForwardInput, ForwardResult } from './messages.js';
 
-/** A reason why numbers are missing or out of date. */
 export type Trouble =
   /** The engine did not load, or could not compute. */
   | { readonly kind: 'failed'; readonly why: Failure }
-  /** The first answer is late. */
   | { readonly kind: 'late' }
   /** The worker stopped answering; another one was started. */
   | { readonly kind: 'restarted' }
@@ -129,5 +127,3 @@ export function connect(start: () => Port, listener: Listener) {
     },
   };
 }
-
-const ignore = (): void => {};

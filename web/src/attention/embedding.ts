@@ -101,7 +101,6 @@ const kinds: readonly { name: string; of: (token: string) => number }[] = [
   { name: 'ends in -ly', of: spelled(/\p{L}ly$/iu) },
 ];
 
-/** Description of feature `index` of x. */
 export function featureName(index: number): string {
   const { name, start } = blocks[Math.floor(index / blockSize)]!;
   const i = index - start;

@@ -16,7 +16,6 @@ export interface GivenHeads {
   readonly embedDim: number;
   readonly headDim: number;
   readonly weights: ModuleWeights;
-  /** Rotates queries and keys by their positions. */
   readonly rope?: RopeRotation | undefined;
   readonly names: readonly string[];
   /** What was measured of each head; undefined if nothing was. */
@@ -53,7 +52,6 @@ export interface ForwardInput {
   readonly bend: Bend;
 }
 
-/** The steps that the page shows. */
 export const tracedSteps = [
   ...(['x', 'q', 'k', 'v', 'qHeads', 'kHeads', 'vHeads', 'scores', 'scaledScores'] as const),
   ...(['maskedScores', 'weights', 'headsOut', 'merged', 'output'] as const),
@@ -61,7 +59,6 @@ export const tracedSteps = [
 
 export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
 
-/** What a model predicts after the last token. */
 export interface NextWords {
   /**
    * The likeliest words, the first one first, with their shares of 1. `written`: what one adds to the text; empty for what cannot be
@@ -92,11 +89,9 @@ export interface ForwardResult extends ForwardInput {
   /** Null if no language model is shown. */
   readonly next: NextWords | null;
   readonly backend: Backend;
-  /** mh.memory() after the pass. */
   readonly memory: MemoryInfo;
 }
 
-/** The functions of the worker. */
 export interface AttentionCalls {
   forward(input: ForwardInput): ForwardResult;
   /** One call of attention with one head, for the story. */

@@ -13,13 +13,11 @@ interface Shape {
   readonly embedDim: number;
   /** The names of all heads, by layer. */
   readonly names: readonly string[];
-  /** What was measured of each of them. */
   readonly lines: readonly string[];
 }
 
 type Numbers = Float32Array<ArrayBuffer>;
 
-/** Number of next words that are shown. */
 const shown = 5;
 
 /** Each row divided by its root mean square, times the gains. */

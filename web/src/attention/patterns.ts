@@ -19,7 +19,6 @@ type Projection = Float32Array<ArrayBuffer>;
 export interface Pattern {
   readonly id: PatternId;
   readonly name: string;
-  /** A description in one line, for the page. */
   readonly line: string;
   /** The block of x that W_V copies, and that W_O writes back to. */
   readonly carries: BlockName;
@@ -182,12 +181,8 @@ export interface ModuleWeights {
  */
 export function buildWeights(ids: readonly PatternId[]): ModuleWeights {
   const size = headDim * embedDim;
-  const [qProj, kProj, vProj, outProj] = Array.from({ length: 4 }, () => new Float32Array(ids.length * size)) as [
-    Projection,
-    Projection,
-    Projection,
-    Projection,
-  ];
+  const empty = (): Projection => new Float32Array(ids.length * size);
+  const [qProj, kProj, vProj, outProj] = [empty(), empty(), empty(), empty()];
   ids.forEach((id, head) => {
     const pattern = patternOf(id);
     qProj.set(pattern.query(), head * size);

@@ -26,7 +26,6 @@ const visible = /[^\s\p{C}]/u;
 
 const signs = (text: string): string[] => (graphemes ? Array.from(graphemes.segment(text), ({ segment }) => segment) : [...text]);
 
-/** All tokens of a text. */
 export function split(text: string): string[] {
   const tokens: string[] = [];
   let end = 0;

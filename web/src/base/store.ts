@@ -25,3 +25,9 @@ export function createStore<T>(initial: T): Store<T> {
     },
   };
 }
+
+/** Returns a function that tells whether its argument has another content than at its last call. */
+export function differs(): (content: unknown) => boolean {
+  let last: string | undefined;
+  return (content) => last !== (last = JSON.stringify(content));
+}

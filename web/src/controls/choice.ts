@@ -3,7 +3,7 @@
 
 import { el, type Child } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
-import { viewNames, type FieldName, type PageState, type ViewName } from '../state/page_state.js';
+import { viewNames, type FieldName, type PageState } from '../state/page_state.js';
 
 export interface Option<T> {
   readonly value: T;
@@ -29,12 +29,9 @@ export function choiceOf<N extends FieldName>(
 
 type ViewField = Extract<FieldName, `${string}View`>;
 
-/** Makes a switch for one field of the state. To learn of a change, watch the state. */
-export function createViewSwitch(app: App, field: ViewField, label: string) {
-  const current = (): ViewName => app.state.get()[field];
+export function createViewSwitch(app: App, field: ViewField, label: string): HTMLElement {
   const options = viewNames.map((value) => ({ value, label: value === 'colors' ? 'Colors' : 'Numbers' }));
-  const element = choiceOf(app, field, options, { class: 'segments view-switch', role: 'group', 'aria-label': label });
-  return { element, current };
+  return choiceOf(app, field, options, { class: 'segments view-switch', role: 'group', 'aria-label': label });
 }
 
 type FlagField = { [name in FieldName]: PageState[name] extends boolean ? name : never }[FieldName];

@@ -1,6 +1,7 @@
 // A row of buttons with the badges of the heads: it chooses the head in view, or mutes heads.
 
 import { headName, type NamedHeads } from '../attention/patterns.js';
+import { differs } from '../base/store.js';
 import { el, headBadge, refill } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 
@@ -11,20 +12,17 @@ export function createHeadPicker(
 ) {
   const element = el('span', { class: 'segments heads', role: 'group', 'aria-label': 'Head', ...attributes });
   let buttons: readonly HTMLElement[] = [];
-  let drawn = '';
+  const isNew = differs();
   return {
     element,
     /** Shows these heads. `isPressed` tells whose buttons are pressed. */
     show(named: NamedHeads, muted: readonly number[], isPressed: (head: number) => boolean): void {
-      const key = JSON.stringify([named.heads, named.given?.names, muted]);
-      if (key !== drawn) {
-        drawn = key;
+      if (isNew([named.heads, named.given?.names, muted])) {
         buttons = named.heads.map((pattern, head) => {
           const isMuted = muted.includes(head);
           const label = `${verb}head ${head + 1}, ${headName(named, head)}${isMuted && !verb ? ', muted' : ''}`;
-          const button = el('button', { id: id && `${id}${head + 1}`, 'aria-label': label, title: label }, headBadge(head + 1, pattern, isMuted));
-          button.addEventListener('click', () => onPress(head));
-          return button;
+          const attributes = { id: id && `${id}${head + 1}`, 'aria-label': label, title: label, onclick: () => onPress(head) };
+          return el('button', attributes, headBadge(head + 1, pattern, isMuted));
         });
         refill(element, ...buttons);
       }

@@ -2,6 +2,7 @@
 // heads stays disabled, and a sentence says how to get some.
 
 import { novelsTexts, presetOf, presets } from '../attention/presets.js';
+import { differs } from '../base/store.js';
 import { el, setText } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 import type { HeadSource } from '../state/heads.js';
@@ -18,7 +19,6 @@ function whyNot(app: App, source: SourceName): string {
   return typeof from === 'string' ? from : '';
 }
 
-/** The source of the heads on the screen. */
 function shownSource({ state, heads }: App): SourceName {
   const { given, reading } = heads.get();
   const { source } = state.get();
@@ -60,18 +60,16 @@ export function sourceSwitch(app: App): HTMLElement {
     const { source } = app.state.get();
     update(app, source === 'novels' ? { novelsLayer: place + 1 } : source === 'model' ? { ownLayer: place } : { trainLayer: place + 1 });
   });
-  const line = el('p', { id: 'source-line', role: 'status' });
+  const line = el('p', { class: 'hint', id: 'source-line', role: 'status' });
 
-  let drawn = '';
+  const isNew = differs();
   /** Draws only what differs: a link in the line may have the focus. */
   function show(): void {
     const shown = shownSource(app);
     const { given, missing } = app.heads.get();
     const lacks = sourceNames.map((source) => whyNot(app, source));
     const { novelsLayer } = app.state.get();
-    const key = JSON.stringify([shown, given?.key, missing, asked, lacks, novelsLayer]);
-    if (key === drawn) return;
-    drawn = key;
+    if (!isNew([shown, given?.key, missing, asked, lacks, novelsLayer])) return;
     buttons.forEach((button, i) => {
       const source = sourceNames[i]!;
       button.setAttribute('aria-pressed', String(source === shown));
@@ -109,13 +107,12 @@ export function sourceSwitch(app: App): HTMLElement {
   });
   app.heads.watch(show);
   const segments = el('span', { class: 'segments', role: 'group', 'aria-labelledby': 'source-name' }, ...buttons);
-  return el('div', { class: 'in-use' }, el('div', { class: 'row source' }, name, segments, layerChoice), line);
+  return el('div', { class: 'row in-use' }, el('div', { class: 'row source' }, name, segments, layerChoice), line);
 }
 
-/** The list of the sources in the bar. */
 export function sourceList(app: App): HTMLElement {
   const options = sourceNames.map((value) => el('option', { value }, titles[value]));
-  const list = el('select', { id: 'bar-source', 'aria-label': 'Heads' }, ...options);
+  const list = el('select', { id: 'bar-source', class: 'wide', 'aria-label': 'Heads' }, ...options);
   list.addEventListener('change', () => choose(app, list.value as SourceName));
   const show = (): void => {
     options.forEach((option, i) => (option.disabled = whyNot(app, sourceNames[i]!) !== ''));

@@ -1,6 +1,7 @@
 // The words of the sentence as a row of buttons: a click or an arrow key chooses a word, the pointer points at it.
 
 import { directionOf } from '../attention/tokens.js';
+import { differs } from '../base/store.js';
 import { el, moved, refill, word } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 
@@ -8,7 +9,7 @@ import { update, type App } from '../state/app.js';
 export function createTokenRow(app: App, className: string, attributes: { class: string; 'aria-label': string }) {
   const element = el('div', { role: 'toolbar', ...attributes });
   let buttons: readonly HTMLButtonElement[] = [];
-  let labels = '';
+  const isNew = differs();
 
   function createButton(index: number): HTMLButtonElement {
     const button = el('button', { class: className, tabindex: -1, onclick: () => update(app, { query: index, key: null }) });
@@ -32,9 +33,7 @@ export function createTokenRow(app: App, className: string, attributes: { class:
     buttons: () => buttons,
     /** Writes the words. Returns true if they have changed. */
     name(names: readonly string[]): boolean {
-      const key = names.join('\n');
-      if (key === labels) return false;
-      labels = key;
+      if (!isNew(names)) return false;
       element.dir = directionOf(names);
       if (buttons.length !== names.length) {
         buttons = names.map((_, i) => buttons[i] ?? createButton(i));

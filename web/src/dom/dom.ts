@@ -23,12 +23,21 @@ export function svg<K extends keyof SVGElementTagNameMap>(tag: K, attributes: At
   return element;
 }
 
+/** Sets only what differs, so that unchanged elements are not drawn again. */
 export function setAll(element: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
+    const text = value === true ? '' : String(value);
     if (typeof value === 'function') element.addEventListener(name.slice(2), value);
     else if (value === undefined || value === false) element.removeAttribute(name);
-    else element.setAttribute(name, value === true ? '' : String(value));
+    else if (element.getAttribute(name) !== text) element.setAttribute(name, text);
   }
+}
+
+/** Gives a parent exactly `count` children, reuses those that exist, and returns them. */
+export function fit(parent: Element, count: number, make: () => Element): Element[] {
+  while (parent.childElementCount > count) parent.lastElementChild!.remove();
+  while (parent.childElementCount < count) parent.append(make());
+  return [...parent.children];
 }
 
 /** Sets the text of an element if it differs, because setting the same text again costs a new layout. */
@@ -65,7 +74,6 @@ export function word(token: string): HTMLElement {
   return el('bdi', { class: 'word', title: token.length > 12 && token }, token);
 }
 
-/** A query's token, an arrow, and a key's token. */
 export const pairOf = (query: string, key: string): Child[] => [word(query), ' → ', word(key)];
 
 /** Text in which names such as W_Q get a subscript, and e^{x} a power. */
@@ -83,11 +91,14 @@ export function headBadge(number: number, pattern: string, muted = false): HTMLE
   return el('span', { class: `badge head-${pattern}${muted ? ' is-muted' : ''}`, 'aria-hidden': 'true' }, String(number));
 }
 
+/** A share from 0 to 1 as a width in CSS. */
+export const percentOf = (share: number): string => `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
+
 /** A bar whose filled part shows a share from 0 to 1. */
-export function meter(share: number, className: string, hidden = true): HTMLElement {
+export function meter(share: number, className = ''): HTMLElement {
   const fill = el('span', {});
-  fill.style.width = `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
-  return el('span', { class: `meter ${className}`, 'aria-hidden': hidden && 'true' }, fill);
+  fill.style.width = percentOf(share);
+  return el('span', { class: `meter ${className}`, 'aria-hidden': 'true' }, fill);
 }
 
 /** A section of the page: its title, a line about it, and the tools to the right of both. */
@@ -120,7 +131,15 @@ export function moved(
   return next === undefined || altKey || ctrlKey || metaKey ? undefined : (next + count) % count;
 }
 
-/** Gives the visitor a file. */
+/** Calls `move` where the pointer presses an element, and where it drags to from there. */
+export function onDrag(element: SVGElement, move: (event: PointerEvent) => void): void {
+  element.addEventListener('pointerdown', (event) => {
+    element.setPointerCapture(event.pointerId);
+    move(event);
+  });
+  element.addEventListener('pointermove', (event) => element.hasPointerCapture(event.pointerId) && move(event));
+}
+
 export function download(blob: Blob, name: string): void {
   const url = URL.createObjectURL(blob);
   const link = el('a', { href: url, download: name });

@@ -1,31 +1,23 @@
-// Regions whose changes a screen reader announces.
+// The line that a screen reader announces.
 
-const seen = new Map<Element, boolean>();
+import { el } from './dom.js';
 
-/** A region speaks while it is on the screen, unless the focus is in another section. */
-function update(): void {
+const line = el('p', { class: 'sr-only', id: 'said', role: 'status' });
+/** Milliseconds in which only the last sentence counts: one choice changes what several sections say. */
+const pause = 150;
+let timer: ReturnType<typeof setTimeout> | undefined;
+
+/** Announces a sentence about an element, unless the visitor is at work in another section. */
+export function say(sentence: string, about: Element): void {
   const section = document.activeElement?.closest('section');
-  for (const [region, isSeen] of seen) {
-    // It comes back to the list if it is shown again.
-    if (!region.isConnected) seen.delete(region);
-    const live = isSeen && (!section || section.contains(region)) ? 'polite' : 'off';
-    if (region.ariaLive !== live) region.ariaLive = live;
-  }
+  if (section && !section.contains(about)) return;
+  if (!line.isConnected) document.querySelector('main')!.append(line);
+  clearTimeout(timer);
+  timer = setTimeout(() => (line.textContent = sentence), pause);
 }
 
-const watcher = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) seen.set(target, isIntersecting);
-  update();
-});
-document.addEventListener('focusin', update);
-document.addEventListener('focusout', update);
-
-/**
- * Announces the changes of an element only while it is on the screen, and while the visitor is not at work in another
- * section: one key in the text field changes what several sections say.
- */
-export function announced(element: HTMLElement): HTMLElement {
-  element.ariaLive = 'off';
-  watcher.observe(element);
-  return element;
+/** True if a part of the element's section is on the screen. */
+export function isOnScreen(element: Element): boolean {
+  const { top, bottom } = (element.closest('section') ?? element).getBoundingClientRect();
+  return bottom > 0 && top < innerHeight;
 }

@@ -6,7 +6,6 @@ import { theme, type Theme } from './theme.js';
 
 const media = matchMedia('print');
 
-/** True while the page is being printed. */
 export const printing: Store<boolean> = createStore(media.matches);
 
 /** The theme to paint in: the theme of the page, or the light theme for printing. */
@@ -28,7 +27,6 @@ export function repaints(element: HTMLElement, soon: () => void, now = soon): vo
   painted.set(element, { soon, now });
 }
 
-/** Matches if the system replaces the colors of pages. */
 export const forcedColors = matchMedia('(forced-colors: active)');
 
 const setPaintTheme = () => paintTheme.set(printing.get() ? 'light' : theme.get());

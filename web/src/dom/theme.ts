@@ -45,7 +45,8 @@ function apply(): void {
   for (const bar of bars) bar.content = barColors[current()] ?? bar.content;
 }
 
-export function themeToggle(): HTMLElement {
+/** `names`: what a press does, from the dark theme and from the light one. */
+export function themeToggle(names = ['Use the light theme', 'Use the dark theme']): HTMLElement {
   const icon = el('span', { class: 'theme-icon', 'aria-hidden': 'true' });
   const button = el('button', { class: 'icon-button', type: 'button' }, icon);
   button.addEventListener('click', () => {
@@ -54,7 +55,7 @@ export function themeToggle(): HTMLElement {
     apply();
   });
   theme.watch((now) => {
-    button.setAttribute('aria-label', now === 'dark' ? 'Use the light theme' : 'Use the dark theme');
+    button.setAttribute('aria-label', names[now === 'dark' ? 0 : 1]!);
   });
   return button;
 }

@@ -12,43 +12,11 @@ interface Ramp {
   readonly stops: readonly (readonly [chroma: number, hue: number])[];
 }
 
+const ramp = (lightness: Ramp['lightness'], ...stops: Ramp['stops']): Ramp => ({ lightness, stops });
+const [onLight, onDark] = [[0.965, 0.45] as const, [0.25, 0.86] as const];
 const ramps: Readonly<Record<Theme, { positive: Ramp; negative: Ramp }>> = {
-  light: {
-    positive: {
-      lightness: [0.965, 0.45],
-      stops: [
-        [0.004, 255],
-        [0.075, 250],
-        [0.125, 257],
-      ],
-    },
-    negative: {
-      lightness: [0.965, 0.45],
-      stops: [
-        [0.004, 65],
-        [0.085, 65],
-        [0.115, 55],
-      ],
-    },
-  },
-  dark: {
-    positive: {
-      lightness: [0.25, 0.86],
-      stops: [
-        [0.02, 265],
-        [0.13, 258],
-        [0.085, 240],
-      ],
-    },
-    negative: {
-      lightness: [0.25, 0.86],
-      stops: [
-        [0.015, 40],
-        [0.105, 48],
-        [0.095, 70],
-      ],
-    },
-  },
+  light: { positive: ramp(onLight, [0.004, 255], [0.075, 250], [0.125, 257]), negative: ramp(onLight, [0.004, 65], [0.085, 65], [0.115, 55]) },
+  dark: { positive: ramp(onDark, [0.02, 265], [0.13, 258], [0.085, 240]), negative: ramp(onDark, [0.015, 40], [0.105, 48], [0.095, 70]) },
 };
 
 function oklchToRgb(lightness: number, chroma: number, hue: number): Rgb {
@@ -123,10 +91,10 @@ const headHues: readonly (readonly [hue: number, chroma: number])[] = [
 const steps = 256;
 const cache = new Map<string, readonly Color[]>();
 
-function table(key: string, ramp: () => Ramp): readonly Color[] {
+function table(key: string, rampOf: () => Ramp): readonly Color[] {
   let colors = cache.get(key);
   if (!colors) {
-    const chosen = ramp();
+    const chosen = rampOf();
     colors = Array.from({ length: steps }, (_, i) => asColor(colorOn(chosen, i / (steps - 1))));
     cache.set(key, colors);
   }
@@ -142,13 +110,7 @@ const gray = 6;
 function weightRamp(theme: Theme, head: number): Ramp {
   const [hue, most] = headHues[head % headHues.length]!;
   const ends = { light: [1, head === gray ? 0.27 : 0.45], dark: [0.22, head === gray ? 0.95 : 0.82] } as const;
-  return {
-    lightness: ends[theme],
-    stops: [
-      [0.004, hue],
-      [theme === 'light' ? most : 0.7 * most, hue],
-    ],
-  };
+  return ramp(ends[theme], [0.004, hue], [theme === 'light' ? most : 0.7 * most, hue]);
 }
 
 /**

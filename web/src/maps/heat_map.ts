@@ -6,12 +6,10 @@ import { axesOf, hatchedAs, type Axes } from './cell_text.js';
 import { colorScale, weightScale, type Color, type ScaleName } from './color_scale.js';
 import { family, shortened, strongSpacing, textWidth, type Layout } from './map_layout.js';
 
-/** A named range of columns. */
 export interface Band {
   readonly label: string;
   readonly start: number;
   readonly end: number;
-  /** CSS class that sets the color. */
   readonly className: string;
 }
 
@@ -86,18 +84,27 @@ export function paint(canvas: HTMLCanvasElement, view: MatrixView, layout: Layou
   paintMap(context, view, layout, style);
 }
 
-/** Paints at the origin of the context, which is already scaled by `style.ratio`. */
+/** A map to paint at the origin of the context, which is already scaled by `style.ratio`. */
+interface Painting {
+  readonly context: CanvasRenderingContext2D;
+  readonly view: MatrixView;
+  readonly layout: Layout;
+  readonly style: PaintStyle;
+}
+type Colors = { readonly colors: readonly Color[] };
+
 export function paintMap(context: CanvasRenderingContext2D, view: MatrixView, layout: Layout, style: PaintStyle): void {
-  if (view.blank) paintOutline(context, view, layout, style.ink);
+  const painting = { context, view, layout, style };
+  if (view.blank) paintOutline(painting);
   else {
-    const colors = colorsOf(view, style.theme);
-    paintCells(context, view, layout, style, colors);
-    if (!view.small) paintNumbers(context, view, layout, colors);
-    if (view.edited) paintEdited(context, view, layout, colors);
+    const colored = { ...painting, colors: colorsOf(view, style.theme) };
+    paintCells(colored);
+    if (!view.small) paintNumbers(colored);
+    if (view.edited) paintEdited(colored);
   }
-  if (view.strong && !view.bare) paintStrongLabels(context, view, layout, view.strong, style);
-  else paintLabels(context, view, layout, style.ink);
-  paintTitles(context, view, layout, style.ink);
+  if (view.strong && !view.bare) paintStrongLabels(painting, view.strong);
+  else paintLabels(painting);
+  paintTitles(painting);
 }
 
 function colorsOf(view: MatrixView, theme: Theme): Color[] {
@@ -110,34 +117,21 @@ function colorsOf(view: MatrixView, theme: Theme): Color[] {
   return Array.from(view.data, colorScale(theme, view.scale, limit));
 }
 
-function paintOutline(
-  context: CanvasRenderingContext2D,
-  { rows, cols }: MatrixView,
-  { left, top, cellWidth: w, cellHeight: h }: Layout,
-  ink: string,
-): void {
-  context.strokeStyle = ink;
+function paintOutline({ context, view: { rows, cols }, layout: { left, top, cellWidth, cellHeight }, style }: Painting): void {
+  context.strokeStyle = style.ink;
   context.globalAlpha = 0.4;
-  context.strokeRect(left + 0.5, top + 0.5, cols * w - 1, rows * h - 1);
+  context.strokeRect(left + 0.5, top + 0.5, cols * cellWidth - 1, rows * cellHeight - 1);
   context.globalAlpha = 1;
 }
 
 const small = document.createElement('canvas');
 
 /** Draws an image with one pixel for each cell, enlarged; a rectangle for each cell would be slower. */
-function paintCells(
-  context: CanvasRenderingContext2D,
-  view: MatrixView,
-  { left, top, cellWidth: w, cellHeight: h }: Layout,
-  { theme, ratio, onPaper }: PaintStyle,
-  colors: readonly Color[],
-): void {
+function paintCells({ context, view, layout, style: { theme, ratio, onPaper }, colors }: Painting & Colors): void {
+  const { left, top, cellWidth: w, cellHeight: h } = layout;
   const { rows, cols } = view;
   if (rows === 0 || cols === 0) return;
-  const pixels = new Uint32Array(rows * cols);
-  colors.forEach(({ bytes }, i) => {
-    pixels[i] = bytes;
-  });
+  const pixels = Uint32Array.from(colors, ({ bytes }) => bytes);
   small.width = cols;
   small.height = rows;
   const image = new ImageData(new Uint8ClampedArray(pixels.buffer), cols, rows);
@@ -184,7 +178,6 @@ const hairline: Readonly<Record<Theme, string>> = { light: '#e0e0da', dark: '#2b
 
 const hatches = new Map<string, CanvasPattern>();
 
-/** A pattern of diagonal lines, at device resolution. */
 function hatching(context: CanvasRenderingContext2D, theme: Theme, ratio: number): CanvasPattern | string {
   const key = `${theme} ${ratio}`;
   const [ground, line] = theme === 'light' ? ['#f4f4f2', '#b9bbc4'] : ['#171a23', '#596073'];
@@ -213,12 +206,7 @@ function hatching(context: CanvasRenderingContext2D, theme: Theme, ratio: number
   return pattern;
 }
 
-function paintNumbers(
-  context: CanvasRenderingContext2D,
-  view: MatrixView,
-  { left, top, cellWidth: w, cellHeight: h }: Layout,
-  colors: readonly Color[],
-): void {
+function paintNumbers({ context, view, layout: { left, top, cellWidth: w, cellHeight: h }, colors }: Painting & Colors): void {
   const size = Math.min(12, Math.floor(Math.min(w * 0.32, h * 0.6)));
   if (size < 9) return;
   const limit = view.scale === 'weights' ? 1 : largestOf(view);
@@ -239,28 +227,22 @@ function paintNumbers(
 }
 
 /** Draws a triangle in the upper right corner of each cell that was set by hand. */
-function paintEdited(
-  context: CanvasRenderingContext2D,
-  { rows, cols, edited }: MatrixView,
-  { left, top, cellWidth: w, cellHeight: h }: Layout,
-  colors: readonly Color[],
-): void {
+function paintEdited({ context, view: { cols, edited }, layout: { left, top, cellWidth: w, cellHeight: h }, colors }: Painting & Colors): void {
   const side = Math.max(4, 0.36 * Math.min(w, h));
-  for (let row = 0; row < rows; row += 1) {
-    for (let col = 0; col < cols; col += 1) {
-      if (!edited?.(row, col)) continue;
-      const [right, above] = [left + (col + 1) * w - 1, top + row * h];
-      context.fillStyle = colors[row * cols + col]!.ink;
-      context.beginPath();
-      context.moveTo(right, above);
-      context.lineTo(right - side, above);
-      context.lineTo(right, above + side);
-      context.fill();
-    }
-  }
+  colors.forEach(({ ink }, i) => {
+    const [row, col] = [Math.floor(i / cols), i % cols];
+    if (!edited?.(row, col)) return;
+    const [right, above] = [left + (col + 1) * w - 1, top + row * h];
+    context.fillStyle = ink;
+    context.beginPath();
+    context.moveTo(right, above);
+    context.lineTo(right - side, above);
+    context.lineTo(right, above + side);
+    context.fill();
+  });
 }
 
-function paintLabels(context: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
+function paintLabels({ context, view, layout, style: { ink } }: Painting): void {
   const { left, top, cellWidth: w, cellHeight: h, font, slant, labelLimit, labelEvery } = layout;
   if (!font) return;
   context.fillStyle = ink;
@@ -285,12 +267,10 @@ const accents: Readonly<Record<Theme, string>> = { light: '#2c4bb8', dark: '#93b
 
 /** Labels next to each other move apart, because cells are smaller than letters. */
 function paintStrongLabels(
-  context: CanvasRenderingContext2D,
-  { rowLabels, colLabels = [] }: MatrixView,
-  { left, top, cellWidth: w, cellHeight: h, font }: Layout,
+  { context, view: { rowLabels, colLabels = [] }, layout, style: { theme, ink } }: Painting,
   strong: readonly boolean[],
-  { theme, ink }: PaintStyle,
 ): void {
+  const { left, top, cellWidth: w, cellHeight: h, font } = layout;
   context.fillStyle = ink === 'CanvasText' ? ink : accents[theme];
   context.font = `600 ${font}px ${family}`;
   context.textBaseline = 'middle';
@@ -308,7 +288,7 @@ function paintStrongLabels(
 }
 
 /** Draws the name of the columns above them, and the name of the rows left of them. */
-function paintTitles(context: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
+function paintTitles({ context, view, layout, style: { ink } }: Painting): void {
   const { left, top, cellWidth, cellHeight, title } = layout;
   if (!title) return;
   const [rows, columns] = axesOf(view);

@@ -22,7 +22,6 @@ function strip(name: ScaleName): HTMLElement {
   return canvas;
 }
 
-/** The marks in the maps that a legend explains. */
 export interface Marks {
   /** True if the maps have hatched cells. */
   readonly masked: boolean;
@@ -45,7 +44,7 @@ export function createLegend(name: ScaleName, what = 'weight') {
   const hatch = item('legend-hatch', hatched);
   const corner = item('legend-corner', 'set by hand');
   return {
-    element: el('p', { class: 'legend' }, el('span', { class: 'legend-item' }, from, strip(name), to), hatch, corner),
+    element: el('p', { class: 'wrap hint legend' }, el('span', { class: 'legend-item' }, from, strip(name), to), hatch, corner),
     show({ masked, edited = false, muted, limit }: Marks): void {
       hatch.hidden = !masked && !muted;
       const why = name === 'weights' ? 'masked, exactly 0' : 'masked, −∞';

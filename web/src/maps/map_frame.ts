@@ -11,7 +11,6 @@ import type { matrixTable } from './matrix_table.js';
 /** Makes tables. It loads with the sections below the first screen; until then, maps stand for tables. */
 export const tables = createStore<typeof matrixTable | null>(null);
 
-/** Shows a matrix in `body` as a map or as a table of numbers. */
 export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapContent, as: ViewName): void {
   const make = tables.get();
   if (as === 'numbers' && make) {
@@ -32,7 +31,6 @@ export function createMapFrame(options: MapOptions, name: string) {
   let shown: Saved | null = null;
   return {
     map,
-    /** Holds the map or the table. */
     body,
     saves: saveButtons(name, () => shown),
     /** Shows a map or table. `spoken`: the beginning of each cell's label for screen readers, such as "head 2". */
@@ -53,7 +51,6 @@ export interface Saved {
   readonly title: string;
 }
 
-/** Makes a small menu with two buttons that save the result of `get`. */
 export function saveButtons(name: string, get: () => Saved | null): HTMLElement {
   const button = (as: 'PNG' | 'CSV', what: string) => {
     const element = el('button', { class: 'save', 'aria-label': `Save ${name} as ${what}` }, as);

@@ -1,7 +1,7 @@
 // The ARIA grid over a heat map. A map of 64 tokens has 4096 cells, so the document holds only the row of the active
 // cell; aria-rowindex gives its index.
 
-import { el } from '../dom/dom.js';
+import { el, place } from '../dom/dom.js';
 import type { MatrixView } from './heat_map.js';
 import type { Layout } from './map_layout.js';
 
@@ -12,7 +12,6 @@ export interface Cell {
 
 export interface MapContent {
   readonly view: MatrixView;
-  /** Accessible name of the grid. */
   readonly label: string;
   readonly cellLabel: (cell: Cell) => string;
 }
@@ -52,10 +51,7 @@ export function createGrid({ onFocus, onChoose }: GridListener) {
       if (cell.tabIndex !== stop || !cell.hasAttribute('tabindex')) cell.tabIndex = stop;
     });
     row.setAttribute('aria-rowindex', String(active.row + 1));
-    row.style.left = `${left}px`;
-    row.style.top = `${top + active.row * cellHeight}px`;
-    row.style.width = `${view.cols * cellWidth}px`;
-    row.style.height = `${cellHeight}px`;
+    place(row, { left, top: top + active.row * cellHeight, width: view.cols * cellWidth, height: cellHeight });
     if (row.parentElement !== element) element.replaceChildren(row);
   }
 
@@ -106,12 +102,12 @@ export function createGrid({ onFocus, onChoose }: GridListener) {
       if (rows > 0 && cols > 0) drawRow();
       else element.replaceChildren();
     },
-    /** Moves the focus to a cell. */
     moveTo,
   };
 }
 
-function destination(event: KeyboardEvent, { row, col }: Cell, { rows, cols }: MatrixView): Cell | null {
+/** The cell that an arrow key, Home, End or a page key leads to; null for other keys. */
+export function destination(event: KeyboardEvent, { row, col }: Cell, { rows, cols }: Pick<MatrixView, 'rows' | 'cols'>): Cell | null {
   const moves: Readonly<Record<string, Cell>> = {
     ArrowLeft: { row, col: col - 1 },
     ArrowRight: { row, col: col + 1 },

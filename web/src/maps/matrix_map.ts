@@ -145,7 +145,6 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions) {
     remeasure(): void {
       width = 0;
     },
-    /** Marks a cell with its row and column, a whole row, or nothing. */
     highlight,
     /** Gives the mark, now and when it changes, to a table that stands in for the map. */
     markIn(next: ((mark: Mark | null) => void) | null): void {

@@ -3,6 +3,7 @@
 
 import { largestIndex } from '../attention/matrix.js';
 import { formatNumber } from '../base/format.js';
+import { differs } from '../base/store.js';
 import { el, word } from '../dom/dom.js';
 import { printing } from '../dom/printing.js';
 import { axesOf, hatchedAs } from './cell_text.js';
@@ -71,16 +72,14 @@ export function matrixTable(view: MatrixView, caption: string) {
   }
 
   let marked = -1;
-  let shown = '';
+  const isNew = differs();
   function fill(): void {
     const everything = printing.get();
     const { clientWidth: width, clientHeight: height } = region.isConnected ? region : { clientWidth: viewport.width, clientHeight: viewport.height };
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const down = everything ? { begin: 0, end: rows } : spanOf(rows, rowHeight * rem, region.scrollTop, height);
     const across = everything ? { begin: 0, end: cols } : spanOf(cols, colWidth * rem, region.scrollLeft, width);
-    const key = JSON.stringify([down, across, marked]);
-    if (key === shown) return;
-    shown = key;
+    if (!isNew([down, across, marked])) return;
     const corner = el('td', {}, view.colLabels ? axesOf(view).join(' \\ ') : '');
     head.replaceChildren(rowOf(0, corner, across, (col) => el('th', { scope: 'col' }, word(colLabels[col]!))));
     const lines = [];

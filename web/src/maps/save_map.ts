@@ -2,8 +2,7 @@
 // the first file, which keeps the first transfer within 250 kB.
 
 import { csvField } from '../base/format.js';
-import { el } from '../dom/dom.js';
-import { download } from '../dom/dom.js';
+import { download, el } from '../dom/dom.js';
 import { axesOf } from './cell_text.js';
 import { paintMap, type MatrixView } from './heat_map.js';
 import { family, layoutOf } from './map_layout.js';

@@ -17,7 +17,6 @@ const blockBands: readonly Band[] = blocks.map(({ name, start }) => ({
   className: 'head-none',
 }));
 
-/** The matrix of a step with its labels. If the step has one matrix per head, returns the matrix of `head`. */
 export function viewOf(result: ForwardResult, name: keyof Trace, head: number): MatrixView {
   const { tokens, causal, heads, bend, headDim } = result;
   const names = tokenNames(tokens);

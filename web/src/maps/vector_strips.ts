@@ -36,7 +36,6 @@ export function createStripCells() {
   paintTheme.watch(draw);
   return {
     canvas,
-    /** Paints the vector; `limit` is the absolute value that has the strongest color. */
     show(data: Float32Array, limit: number): void {
       shown = { data, limit };
       draw();

@@ -13,7 +13,6 @@ export interface Dropped {
   readonly files: readonly File[];
 }
 
-/** Lists the files of a drop and of its folders. */
 export async function droppedFiles({ entries, files }: Dropped): Promise<GivenFile[]> {
   if (!entries.some((entry) => entry?.isDirectory)) return chosenFiles(files);
   const found: GivenFile[] = [];

@@ -1,4 +1,3 @@
 // The size of the little Llama, which its button says before anything else of it is loaded.
 
-/** Megabytes of its files. */
 export const englishMegabytes = 0.9;

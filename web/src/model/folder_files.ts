@@ -66,8 +66,6 @@ export function select(given: readonly GivenFile[], incomplete: GivenFiles | und
   return { files: { name, files: all }, missing };
 }
 
-/** Bytes of the files with weights. */
 export const weightBytes = ({ files }: GivenFiles): number => files.filter(isWeights).reduce((sum, { file }) => sum + file.size, 0);
 
-/** Bytes of all files. */
 export const allBytes = ({ files }: GivenFiles): number => files.reduce((sum, { file }) => sum + file.size, 0);

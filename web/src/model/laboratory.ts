@@ -6,7 +6,6 @@ import type { Matrix } from '../attention/matrix.js';
 import { counted, messageOf, quoted } from '../base/format.js';
 import type { Change, Lens, LikelyText, Pair, PatchKind, Patched, Two } from './messages.js';
 
-/** What the laboratory needs of the session. */
 export interface Reader {
   /** On a GPU or on this thread; a GPU may be lost. */
   model(): Model;
@@ -14,7 +13,6 @@ export interface Reader {
   forGradients(): Promise<Model>;
   /** The first tokens of a text. */
   read(text: string): Promise<{ readonly ids: readonly number[]; readonly labels: readonly string[]; readonly found: number }>;
-  /** The text of a token. */
   label(id: number): Promise<string>;
   readonly readsText: boolean;
 }
@@ -77,7 +75,6 @@ export class Laboratory {
     return [await this.#next(ids[0]), await this.#next(ids[0], [edit])];
   }
 
-  /** The edits of a generation that make a change. */
   async editsFor(change: Change): Promise<readonly SessionEdit[]> {
     const { layer } = change;
     if (change.kind === 'scale') return [{ site: 'z', layer, heads: [change.head], scale: change.factor }];

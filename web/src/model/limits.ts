@@ -3,7 +3,6 @@
 import type { ModelInfo } from 'multihead/models';
 import { printable } from '../base/format.js';
 
-/** Maximum length of a model's name in the address. */
 export const maxNameCharacters = 100;
 
 /** Most tokens of a text whose maps are shown. */
@@ -19,7 +18,6 @@ export type ScoreName = (typeof scoreNames)[number];
 /** True for models that continue a text. */
 export const isWriter = ({ output, causal, encoder }: ModelInfo): boolean => output === 'languageModel' && causal && encoder === undefined;
 
-/** The part of a model's name that the address holds. */
 export const nameInAddress = (model: { readonly name: string }): string => model.name.slice(0, maxNameCharacters);
 
 /** Formats a size: "548 MB", "1.50 GB". */
@@ -32,7 +30,6 @@ export const warningOf = (bytes: number, memory: number): string =>
     ? ` It takes about ${formatBytes(bytes)}, much for a page on this device: if the page ends, choose int4 under “Memory”, or a smaller model.`
     : '';
 
-/** The name of the little Llama in addresses. */
 export const englishName = 'small English model';
 
 /** A name as the page shows it. The words model of the first screen has read the same novels, so the little Llama has a name of its own. */

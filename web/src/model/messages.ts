@@ -13,7 +13,6 @@ export interface GivenFile {
   readonly file: File;
 }
 
-/** The files of a model. */
 export interface GivenFiles {
   /** Name of the folder, or of the file with the weights. */
   readonly name: string;
@@ -48,7 +47,6 @@ export interface TextAttention {
   readonly weights: Matrix;
   /** Number of tokens in the text; larger than the length of `ids` if the text is too long. */
   readonly found: number;
-  /** The likeliest classes of a classifier. */
   readonly classes: readonly LikelyText[];
 }
 
@@ -81,7 +79,6 @@ export interface Pair {
   /** Token ids and their texts. */
   readonly ids: Two<readonly number[]>;
   readonly labels: Two<readonly string[]>;
-  /** The words. */
   readonly tokens: Two<number>;
   readonly words: Two<string>;
   readonly metrics: Two<number>;
@@ -102,7 +99,6 @@ export interface Patched {
 /** The worker sends progress while a call runs. When a call ends, it sends the place where the model computes, if the place has changed. */
 export type ModelEvent = Loading | Patched | ModelPlace;
 
-/** A change of the model while it writes. */
 export type Change =
   | { readonly kind: 'scale'; readonly layer: number; readonly head: number; readonly factor: number }
   /** The head gives what it gives at the last token of another text. */
@@ -115,10 +111,8 @@ export type Similarities = Matrix;
 
 export interface ModelCalls {
   open(files: GivenFiles, weights: WeightChoice, device: DeviceChoice): OpenedModel;
-  /** Ends an open() that runs. */
   abort(): void;
   attend(text: string): TextAttention;
-  /** The heads of a layer on a text. */
   heads(text: string, layer: number): LayerHeads;
   /** For a model of pictures: the tokens are the class token, registers if there are any, and the patches, row by row. */
   look(image: ModelImage): TextAttention;
@@ -132,7 +126,6 @@ export interface ModelCalls {
   pair(texts: Two<string>, words: Two<string>): Pair;
   /** The metrics of the first text if each part in turn has its value of the second one, which arrive as events, too. */
   patch(kind: PatchKind): Matrix;
-  /** Ends a patch() that runs. */
   stop(): void;
   /** The likeliest next tokens before and after one part has its value of the second text. */
   changed(kind: PatchKind, layer: number, part: number): Two<readonly LikelyText[]>;

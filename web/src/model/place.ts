@@ -31,11 +31,9 @@ export function placeOf({ device, workers }: Pick<Model, 'device' | 'workers'>, 
 /** True for an error of the GPU, after which the processor can take the model. */
 export const isOfGpu = ({ code, argument }: Failure): boolean => ['E_GPU', 'E_GPU_LOST', 'E_MEMORY'].includes(code ?? '') || argument === 'device';
 
-/** Says that a model could not be opened on the GPU. */
 export const refusalOf = ({ code, message }: Failure): string =>
   code === 'E_GPU'
     ? 'This browser offers pages no GPU, so the model computes on the processor.'
     : `The GPU cannot take this model, so it computes on the processor: ${message}.`;
 
-/** Says that the GPU computes no more. */
 export const lossOf = ({ message }: Failure): string => `The GPU failed, so the model goes on with the processor: ${message}.`;

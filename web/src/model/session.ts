@@ -20,7 +20,6 @@ const mostMapBytes = 400e6;
 const mostInWorkers = 2 ** 32;
 /** Most bytes of weights of a model that is opened again on one thread, for the laboratory: they are in memory twice. */
 const mostTwice = 1e9;
-/** New tokens of a continuation. */
 const mostNew = 24;
 /** Number of next tokens, or classes, whose probabilities are shown. */
 const mostLikely = 5;
@@ -59,7 +58,6 @@ export class ModelSession {
   #noSteps = '';
   /** The tokens of tokenizer.json, read for the first part of a character. */
   #vocabulary: Promise<ReadonlyMap<number, string>> | undefined;
-  /** The layer whose heads were read last. */
   #layer: { readonly place: number; readonly headsOf: Awaited<ReturnType<typeof readLayer>> } | undefined;
   #generation: AsyncGenerator<GeneratedToken> | undefined;
   /** Continues the text after these new tokens. */

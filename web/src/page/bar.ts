@@ -12,7 +12,7 @@ import { chosen, inView, update, whenViewed, type App } from '../state/app.js';
 export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   const words = createTokenRow(app, 'bar-word', { class: 'bar-words', 'aria-label': 'Words' });
   const heads = createHeadPicker((head) => update(app, { head }), { class: 'bar-heads', 'aria-label': 'Head in view' });
-  const mute = el('button', { class: 'bar-mute', id: 'bar-mute' });
+  const mute = el('button', { class: 'wide bar-mute', id: 'bar-mute' });
   const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads.element, mute, sourceList(app));
 
   mute.addEventListener('click', () => {

@@ -14,7 +14,6 @@ export interface PageApi {
   snapshot(): ForwardResult | null;
   /** Resolves once the screen shows the current choices; to null if the sentence has no tokens. */
   settled(): Promise<ForwardResult | null>;
-  /** The state of "Train live" on the screen. */
   training(): TrainingView;
 }
 

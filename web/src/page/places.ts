@@ -36,7 +36,6 @@ export function watchPlaces(sections: readonly Element[]): void {
 
 let release = (): void => {};
 
-/** Moves the view and the focus to an element of the page. */
 export function goToElement(target: HTMLElement | null): void {
   release();
   target?.scrollIntoView();
@@ -44,7 +43,6 @@ export function goToElement(target: HTMLElement | null): void {
   target?.focus({ preventScroll: true });
 }
 
-/** Goes to the section that the address names, if it names one. */
 export function goToPlaceInAddress(): void {
   const place = placeIn(location.hash);
   const target = place ? document.getElementById(place) : null;
@@ -76,7 +74,6 @@ export function addressWithPlace(): string {
   return `${location.href}${location.hash ? '&' : '#'}at=${place}`;
 }
 
-/** The address of the story's first scene. */
 const story = '?scene=compromise';
 
 /** The sections as links, and with the story as a list to choose from where links have no room. */

@@ -15,14 +15,12 @@ const arrow = (className: string) =>
   );
 
 export function undoBar(app: App): HTMLElement {
-  const button = (id: string, name: string, key: string, className: string) =>
-    el('button', { id, 'aria-label': name, title: `${name} (${key})` }, arrow(className));
+  const button = (id: 'undo' | 'redo', name: string, key: string, className: string) =>
+    el('button', { id, 'aria-label': name, title: `${name} (${key})`, onclick: () => app[id]() }, arrow(className));
   const undo = button('undo', 'Undo', isMac ? '⌘Z' : 'Ctrl+Z', 'is-back');
   const redo = button('redo', 'Redo', isMac ? '⇧⌘Z' : 'Ctrl+Y', 'is-forth');
   const said = el('span', { class: 'undo-said cut', role: 'status' });
   const element = el('div', { class: 'undo-bar', role: 'group', 'aria-label': 'Undo and redo' }, said, undo, redo);
-  undo.addEventListener('click', () => app.undo());
-  redo.addEventListener('click', () => app.redo());
   app.history.moves.watch((moves) => {
     // aria-disabled keeps the focus where it is; a disabled button would lose it.
     undo.setAttribute('aria-disabled', String(!moves.undo));

@@ -1,6 +1,5 @@
 // Measures several implementations in turns, so that a temporary slowdown of the machine affects all of them.
 
-/** One implementation, ready to run. */
 export interface Contender {
   readonly name: string;
   readonly note?: string | undefined;

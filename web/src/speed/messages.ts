@@ -33,7 +33,6 @@ export interface SpeedRequest {
   readonly peers: readonly PeerName[];
 }
 
-/** One implementation's measurements so far. */
 export interface Row {
   readonly name: string;
   /** Details, for example the number of workers or the operator. */
@@ -61,7 +60,6 @@ export type SpeedEvent =
   | { readonly kind: 'step'; readonly what: string }
   | { readonly kind: 'rows'; readonly engine: Engine; readonly rows: readonly Row[]; readonly round: number; readonly rounds: number };
 
-/** The size of a measurement in words. */
 export const describe = (id: SizeId): string => {
   const { heads, queries, width } = sizes[id];
   return `${queries.toLocaleString('en')} tokens, ${heads} heads of width ${width}`;

@@ -23,7 +23,6 @@ export interface Selection extends Pointed {
   readonly head: number;
 }
 
-/** Starts the script of one of the page's workers. */
 export type StartWorker = (name: 'attention' | 'model' | 'speed' | 'training') => Worker;
 
 type Readable<T> = Pick<Store<T>, 'get' | 'watch'>;
@@ -58,7 +57,6 @@ export function createApp(startWorker: StartWorker, bar: AddressBar = windowBar(
     result: createStore<ForwardResult | null>(null),
     /** The pair under the pointer or focus. A click or Enter instead sets query, key and head of the state. */
     pointed: createStore<Pointed | null>(null),
-    /** Names of the parts of the address that could not be read. */
     broken,
     history,
     /** "Train live"; its workers start on first use. */
@@ -92,13 +90,11 @@ export function whenViewed(app: App, draw: () => void): void {
   app.state.watch(draw);
 }
 
-/** A function that calls `draw` with the present result, if there is one. */
 export const withNumbers = (app: App, draw: (result: ForwardResult) => void) => (): void => {
   const result = app.result.get();
   if (result) draw(result);
 };
 
-/** Hides a section while there is no sentence. */
 export function withResult(app: App, section: HTMLElement): HTMLElement {
   app.result.watch((result) => {
     section.hidden = result === null;
@@ -155,15 +151,9 @@ function mostDisputed(given: GivenHeads, { trace: { weights }, meanWeights: { da
 export function chosen(app: App, result: ForwardResult): Selection {
   const { query, key, head } = app.state.get();
   const count = result.tokens.length;
+  const usual = () => (result.given?.steady ? mostDisputed(result.given, result) : defaultQuery(result.tokens));
   return {
-    query:
-      query !== null && query < count
-        ? query
-        : result.next
-          ? count - 1
-          : result.given?.steady
-            ? mostDisputed(result.given, result)
-            : defaultQuery(result.tokens),
+    query: query !== null && query < count ? query : result.next ? count - 1 : usual(),
     key: key !== null && key < count ? key : null,
     head: Math.min(head, result.heads.length - 1),
   };

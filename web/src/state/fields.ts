@@ -39,25 +39,20 @@ export const listOf = <T extends string>(options: readonly T[], initial: readonl
   },
 });
 
+const numeric =
+  (form: RegExp) =>
+  (least: number, most: number, initial: number): Field<number> => ({
+    default: initial,
+    toText: String,
+    fromText: (text) => {
+      const value = form.test(text) ? Number(text) : NaN;
+      return value >= least && value <= most ? value : undefined;
+    },
+  });
 /** A whole number from `least` to `most`. */
-export const integer = (least: number, most: number, initial: number): Field<number> => ({
-  default: initial,
-  toText: String,
-  fromText: (text) => {
-    const value = /^-?\d{1,9}$/.test(text) ? Number(text) : NaN;
-    return value >= least && value <= most ? value : undefined;
-  },
-});
-
+export const integer = numeric(/^-?\d{1,9}$/);
 /** A number from `least` to `most`. */
-export const number = (least: number, most: number, initial: number): Field<number> => ({
-  default: initial,
-  toText: String,
-  fromText: (text) => {
-    const value = /^-?\d+(\.\d+)?(e-?\d+)?$/.test(text) ? Number(text) : NaN;
-    return value >= least && value <= most ? value : undefined;
-  },
-});
+export const number = numeric(/^-?\d+(\.\d+)?(e-?\d+)?$/);
 
 /** An index below `end`. It counts from 0 in the program, and from 1 in the address and on the page. */
 export const index = (end: number, initial = 0): Field<number> => {
@@ -97,23 +92,12 @@ export const weightEdits = (heads: number, tokens: number, most: number): Field<
   const [head, token, weight] = [index(heads), index(tokens), number(0, 1, 0)];
   const one = (text: string): WeightEdit | undefined => {
     const [, h = '', q = '', k = '', w = ''] = /^h(\d+)q(\d+)k(\d+)w(\d[\d.]*)$/.exec(text) ?? [];
-    const edit = {
-      head: head.fromText(h),
-      query: token.fromText(q),
-      key: token.fromText(k),
-      weight: weight.fromText(w),
-    };
+    const edit = { head: head.fromText(h), query: token.fromText(q), key: token.fromText(k), weight: weight.fromText(w) };
     return Object.values(edit).includes(undefined) ? undefined : (edit as WeightEdit);
   };
   return {
     default: [],
-    toText: (value) =>
-      value
-        .map((edit) => {
-          const [h, q, k] = [edit.head, edit.query, edit.key].map((place) => place + 1);
-          return `h${h}q${q}k${k}w${edit.weight}`;
-        })
-        .join('_'),
+    toText: (value) => value.map(({ head: h, query: q, key: k, weight: w }) => `h${h + 1}q${q + 1}k${k + 1}w${w}`).join('_'),
     fromText: (text) => {
       const edits = text.split('_').map(one);
       const known = edits.filter((edit) => edit !== undefined);

@@ -160,20 +160,17 @@ export function keepHistory(
     change,
     undo: (): void => go(-1),
     redo: (): void => go(1),
-    /** True if there is a change to undo, or to redo. */
     moves,
     /** −1 while undo() changes the state, 1 while redo() does, otherwise 0. */
     direction: (): number => direction,
     /** True while Back, Forward, undo, redo or an edited address changes the state. */
     isMove: (): boolean => isMove,
-    /** Writes a pending change to the address now. */
     flush,
   };
 }
 
 const key = 'multihead';
 
-/** The address bar and the history of this window. */
 export function windowBar(): AddressBar {
   const indexNow = (): number | undefined => {
     const stored: unknown = (history.state as Record<string, unknown> | null)?.[key];

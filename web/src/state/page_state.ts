@@ -34,7 +34,6 @@ const formerFields = ['splitHeads', 'splitApart', 'wrongReshape', 'revealView', 
 const formerOfPart = (part: string) => former[part.replace(/^at=/, '')];
 const placeOfPart = (part: string): PlaceId | undefined => placeIds.find((id) => part === id || part === `at=${id}`) ?? formerOfPart(part)?.place;
 
-/** The section that an address names. */
 export const placeIn = (hash: string): PlaceId | undefined =>
   partsOf(hash)
     .map(placeOfPart)
@@ -50,7 +49,6 @@ export type ProgramLanguage = (typeof programLanguages)[number];
 export const sourceNames = ['novels', 'rules', 'trained', 'model'] as const;
 export type SourceName = (typeof sourceNames)[number];
 
-/** Number of layers of the words model; the page opens with the last. */
 export const novelsLayers = 2;
 
 const opening = presets[0]!;
@@ -73,7 +71,6 @@ export const fields = {
   query: indexOrNone(maxTokens),
   key: indexOrNone(maxTokens),
   head: index(mostHeads),
-  /** View of the map next to the sentence. */
   liveView: oneOf(viewNames, 'colors'),
   // Step through
   step: oneOf(stepIds, 'x'),
@@ -92,17 +89,14 @@ export const fields = {
   model: textUpTo(maxNameCharacters, ''),
   ownLayer: index(256),
   ownHead: index(256),
-  /** The chosen query of the open head. */
   ownQuery: indexOrNone(maxPatches),
   /** Text for the model; empty for the sentence of the page. */
   ownText: textUpTo(maxCharacters, ''),
   /** Sentences to compare, one a line; empty for a sample. */
   ownSentences: textUpTo(maxCharacters, ''),
   ownWeights: oneOf(weightChoices, 'auto'),
-  /** Where the model computes. */
   ownDevice: oneOf(deviceChoices, 'auto'),
   ownView: oneOf(viewNames, 'colors'),
-  /** What the heads of the model are sorted by. */
   ownSort: oneOf(['layer', ...scoreNames], 'layer'),
   /** Two sentences, one a line, and two words, one a line; empty for samples and for the likeliest words. */
   labTexts: textUpTo(maxCharacters, ''),
@@ -125,9 +119,7 @@ export const fields = {
   trainKey: indexOrNone(sequenceLength),
   // Generate: index of the held-out sequence to continue.
   pattern: index(100),
-  /** Problem size of the speed section. */
   speed: oneOf(sizeIds, 'paragraph'),
-  /** Language of the program in "Use it". */
   language: oneOf(programLanguages, 'javascript'),
 };
 

@@ -1,5 +1,6 @@
 // A cache keeps the keys and values of earlier words, so that only the row of the new word is computed.
 
+import '../styles/generate.css';
 import { uniform } from '../base/random.js';
 import { el } from '../dom/dom.js';
 import { cacheBytes, multiplyAdds } from '../training/multiply_adds.js';
@@ -25,16 +26,13 @@ export const cache: MakeScene = (stage) => {
     count.toLocaleString(language, { notation: 'compact', compactDisplay: 'long', maximumSignificantDigits: 3 });
   const kilobytes = (bytes: number): string => `${Math.round(bytes / 1000).toLocaleString(language)}\u00a0kB`;
   const rows = (['with', 'without'] as const).map((name) => {
-    const cells = Array.from({ length: most }, () => el('span', {}));
+    const cells = Array.from({ length: most }, () => el('span', { class: 'row-cell' }));
     const title = el('p', { class: 'hint' }, stage.words.plain(`cache.${name}`));
-    return { cells, element: el('div', {}, title, el('div', { class: 'story-cells', 'aria-hidden': 'true' }, ...cells)) };
+    return { cells, element: el('div', {}, title, el('div', { class: 'row-cells story-cells', 'aria-hidden': 'true' }, ...cells)) };
   });
-  const legend = el(
-    'p',
-    { class: 'row hint story-legend' },
-    el('span', { class: 'is-new' }, stage.words.plain('cache.new')),
-    el('span', { class: 'is-kept' }, stage.words.plain('cache.kept')),
-  );
+  const key = (kind: string, name: string) =>
+    el('span', { class: 'legend-item' }, el('span', { class: `row-cell ${kind}`, 'aria-hidden': 'true' }), stage.words.plain(name));
+  const legend = el('p', { class: 'row hint story-legend' }, key('is-now', 'cache.new'), key('is-kept', 'cache.kept'));
   const length = slider(stage, stage.words.plain('cache.do'), { name: 'written', least: 1, most, step: 1, otherwise: 12 }, () => ask());
   const part = (data: Float32Array, from: number, to: number) => ({ data: data.slice(from * columns, to * columns), shape: [to - from, columns] });
   /** All rows up to `count`, or the last one alone with all keys and values. */
@@ -54,7 +52,7 @@ export const cache: MakeScene = (stage) => {
         const difference = last.output.reduce((worst, value, i) => Math.max(worst, Math.abs(value - end[i]!)), 0);
         for (const [way, { cells }] of rows.entries())
           cells.forEach((cell, i) => {
-            cell.className = i >= count ? '' : i === count - 1 || way === 1 ? 'is-new' : 'is-kept';
+            cell.className = `row-cell ${i >= count ? '' : i === count - 1 || way === 1 ? 'is-now' : 'is-kept'}`;
           });
         stage.say(
           'cache.live',
@@ -66,7 +64,7 @@ export const cache: MakeScene = (stage) => {
   }
   ask();
   return {
-    figure: el('div', { class: 'story-column' }, ...rows.map(({ element }) => element), legend),
+    figure: el('div', { class: 'column story-column' }, ...rows.map(({ element }) => element), legend),
     controls: length.element,
     programs: () => programsOf(input(length.value(), length.value() - 1)),
   };

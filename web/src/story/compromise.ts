@@ -1,6 +1,5 @@
 // One head has one distribution of attention, so a word can only gain what another loses. Two heads have two distributions.
 
-import { formatPercent } from '../base/format.js';
 import { el } from '../dom/dom.js';
 import { choice, sentence, slider } from './parts.js';
 import { programsOf } from './program.js';
@@ -41,9 +40,9 @@ export const compromise: MakeScene = (stage) => {
         line.show(rows, bank, ['head-previous', 'head-first']);
         lean.element.classList.toggle('is-idle', rows.length > 1);
         stage.say(rows.length > 1 ? 'compromise.live2' : 'compromise.live', {
-          loan: formatPercent(first[loan]!),
-          river: formatPercent(second[river]!),
-          rest: formatPercent(Math.max(0, 1 - first[loan]! - first[river]!)),
+          loan: stage.words.percent(first[loan]!),
+          river: stage.words.percent(second[river]!),
+          rest: stage.words.percent(Math.max(0, 1 - first[loan]! - first[river]!)),
         });
       },
     );
@@ -51,7 +50,7 @@ export const compromise: MakeScene = (stage) => {
   ask();
   return {
     figure: line.element,
-    controls: el('div', { class: 'story-controls' }, lean.element, heads.element),
+    controls: el('div', { class: 'wrap story-controls' }, lean.element, heads.element),
     programs: () => programsOf(inputs()[0]!),
   };
 };

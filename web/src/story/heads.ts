@@ -4,7 +4,6 @@ import { unbent } from '../attention/bend.js';
 import { rowOf } from '../attention/matrix.js';
 import { patternOf, type PatternId } from '../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../attention/tokens.js';
-import { formatPercent } from '../base/format.js';
 import { el, headBadge } from '../dom/dom.js';
 import { choice, sentence, smallMap } from './parts.js';
 import type { MakeScene } from './stage.js';
@@ -40,7 +39,7 @@ export const heads: MakeScene = (stage) => {
           element.classList.toggle('is-off', !isUsed);
           const name = stage.words.plain('head', { n: head + 1 });
           const size = tokens.length ** 2;
-          show(name, isUsed ? weights.data.subarray(head * size, (head + 1) * size) : new Float32Array(size), tokens.length, name, query());
+          show(name, isUsed ? weights.data.subarray(head * size, (head + 1) * size) : new Float32Array(size), names, name, query());
         });
         looks.replaceChildren(
           ...rows.map((row, head) => {
@@ -49,7 +48,7 @@ export const heads: MakeScene = (stage) => {
               'li',
               { class: 'badged', title: patternOf(used[head]!).name },
               headBadge(head + 1, used[head]!),
-              `${names[best]} ${formatPercent(row[best]!)}`,
+              `${names[best]} ${stage.words.percent(row[best]!)}`,
             );
           }),
         );
@@ -59,8 +58,14 @@ export const heads: MakeScene = (stage) => {
   }
   ask();
   return {
-    figure: el('div', { class: 'story-column' }, line.element, looks, el('div', { class: 'story-maps' }, ...maps.map(({ element }) => element))),
-    controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('heads.do')), count.element),
+    figure: el(
+      'div',
+      { class: 'column story-column' },
+      line.element,
+      looks,
+      el('div', { class: 'story-maps' }, ...maps.map(({ element }) => element)),
+    ),
+    controls: el('div', { class: 'wrap story-controls' }, el('p', {}, stage.words.plain('heads.do')), count.element),
     onPage: '#text=I+saw+the+dog+and+the+dog+ran&at=use-it',
   };
 };

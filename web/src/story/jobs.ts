@@ -5,12 +5,12 @@ import { el, setText } from '../dom/dom.js';
 import { mapOf, valueAt } from '../training/curve.js';
 import { sequenceLength } from '../training/messages.js';
 import { defaultSeed, factsOf } from '../training/settings.js';
-import { accuracyAt, earnedBy, percent, type TrainingView } from '../training/view.js';
+import { accuracyAt, decimalsOf, earnedBy, type TrainingView } from '../training/view.js';
 import { smallMap } from './parts.js';
 import { jobPrograms } from './program.js';
 import type { MakeScene } from './stage.js';
 
-const { steps, patterns } = factsOf('fourJobs');
+const { steps, patterns, tokens } = factsOf('fourJobs');
 /** The names of the jobs in the texts, in the order of the patterns. */
 const names = ['previous', 'two', 'vowel', 'star'] as const;
 
@@ -19,6 +19,7 @@ export const jobs: MakeScene = (stage) => {
   const { training } = engine;
   const maps = patterns.map((_, head) => smallMap(head, colorOf(head)));
   const button = el('button', { class: 'primary', onclick: press }, words.plain('jobs.train'));
+  const percent = (share: number): string => words.percent(share, decimalsOf(share));
   const isDone = ({ step }: TrainingView): boolean => step >= steps;
 
   function press(): void {
@@ -40,7 +41,8 @@ export const jobs: MakeScene = (stage) => {
     const titles = maps.map((_, head) => jobOf(view, head));
     maps.forEach(({ show }, head) => {
       const weights = view.shown ? mapOf(view.shown.maps, head) : new Float32Array(sequenceLength ** 2);
-      show(titles[head]!, weights, sequenceLength, `${words.plain('head', { n: head + 1 })}: ${titles[head]}`);
+      const letters = Array.from({ length: sequenceLength }, (_, i) => tokens[view.tokens[i] ?? -1] ?? '');
+      show(titles[head]!, weights, letters, `${words.plain('head', { n: head + 1 })}: ${titles[head]}`);
     });
     const right = accuracyAt(view, view.curve);
     if (view.message !== '') return stage.say('failed', { why: view.message }, null);
@@ -51,7 +53,7 @@ export const jobs: MakeScene = (stage) => {
   });
   return {
     figure: el('div', { class: 'story-maps is-large' }, ...maps.map(({ element }) => element)),
-    controls: el('div', { class: 'story-controls' }, button),
+    controls: el('div', { class: 'wrap story-controls' }, button),
     start: press,
     programs: () => jobPrograms(defaultSeed),
     onPage: '#at=train',

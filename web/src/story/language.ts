@@ -1,7 +1,6 @@
 // The languages of the story. A language is a file of lines "name = text" in texts/.
 
-import type { Child } from '../dom/dom.js';
-import { el, rich } from '../dom/dom.js';
+import { el, rich, type Child } from '../dom/dom.js';
 import english from './texts/en.txt?raw';
 
 export type Values = Readonly<Record<string, string | number>>;
@@ -20,7 +19,13 @@ export function textsOf(file: string): ReadonlyMap<string, string> {
   return new Map(
     lines.map((line) => {
       const at = line.indexOf('=');
-      return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+      return [
+        line.slice(0, at).trim(),
+        line
+          .slice(at + 1)
+          .trim()
+          .replaceAll(' %', '\u00a0%'),
+      ];
     }),
   );
 }
@@ -38,8 +43,10 @@ export interface Words {
   readonly language: Language;
   /** A text as it stands. Throws if there is none of this name. */
   plain(name: string, values?: Values): string;
-  /** A number as the language writes it. */
+  /** A number as the language writes it, in sentences and in figures; programs keep their decimal points. */
   number(value: number, digits: number): string;
+  /** A share from 0 to 1 as "25 %". */
+  percent(share: number, digits?: number): string;
   /** A text in which the values stand out, for elements. */
   shown(name: string, values?: Values): Child[];
 }
@@ -54,13 +61,16 @@ export async function readWords(language: Language): Promise<Words> {
   const parts = (name: string): string[] => textOf(name).split(/(\{\w+\})/);
   const valueOf = (part: string, values: Values): string => String(values[part.slice(1, -1)] ?? '–');
   const isValue = (part: string): boolean => part.startsWith('{');
+  const number = (value: number, digits: number): string =>
+    value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace('-', '−');
   return {
     language,
+    number,
+    percent: (share, digits = 0) => `${number(100 * share, digits)}\u00a0%`,
     plain: (name, values = {}) =>
       parts(name)
         .map((part) => (isValue(part) ? valueOf(part, values) : part))
         .join(''),
-    number: (value, digits) => value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace('-', '−'),
     shown: (name, values = {}) =>
       parts(name).flatMap((part) => (isValue(part) ? [el('strong', { class: 'number' }, valueOf(part, values))] : rich(part))),
   };

@@ -16,24 +16,17 @@ export async function lessons({ language }: Words, addressOf: (scene: string) =>
     ...counted((n) => `lesson${n}`).map((n) =>
       el(
         'section',
-        {},
+        { class: 'far' },
         el('h2', {}, text(`lesson${n}`)),
         el('p', {}, text(`lesson${n}.aim`)),
         el(
           'ol',
           {},
           ...counted((task) => `lesson${n}.${task}`).map((task) => {
-            const [scene, question, answer] = ['scene', '', 'answer'].map((part) => text(`lesson${n}.${task}${part && `.${part}`}`)) as [
-              string,
-              string,
-              string,
-            ];
-            return el(
-              'li',
-              {},
-              el('a', { href: addressOf(scene.split('#', 1)[0]!) + (scene.includes('#') ? scene.slice(scene.indexOf('#')) : '') }, ...rich(question)),
-              el('details', {}, el('summary', {}, text('answer')), el('p', {}, ...rich(answer))),
-            );
+            const name = `lesson${n}.${task}`;
+            const [scene, choices] = text(`${name}.scene`).split('#') as [string, string?];
+            const link = el('a', { href: addressOf(scene) + (choices ? `#${choices}` : '') }, ...rich(text(name)));
+            return el('li', {}, link, el('details', {}, el('summary', {}, text('answer')), el('p', {}, ...rich(text(`${name}.answer`)))));
           }),
         ),
       ),

@@ -1,6 +1,5 @@
 // Two models learn the same language. One has the causal mask; the other sees the letter that it must guess.
 
-import { formatPercent } from '../base/format.js';
 import { el, setText } from '../dom/dom.js';
 import type { Guesses, Peeked } from '../training/peek.js';
 import { bars } from './parts.js';
@@ -26,7 +25,7 @@ export const mask: MakeScene = (stage) => {
     show(models[0]!, masked);
     show(models[1]!, peeking);
     const share = { peeks: peeking.training, honest: masked.training, written: peeking.writing, honestwritten: masked.writing };
-    const texts = Object.fromEntries(Object.entries(share).map(([name, value]) => [name, formatPercent(value)]));
+    const texts = Object.fromEntries(Object.entries(share).map(([name, value]) => [name, words.percent(value)]));
     stage.say('mask.live', { step, ...texts }, texts);
   }
 
@@ -58,7 +57,7 @@ export const mask: MakeScene = (stage) => {
   stage.say('mask.wait', {}, null);
   return {
     figure: el('div', { class: 'story-pair' }, ...models.map(({ element }) => element)),
-    controls: el('div', { class: 'story-controls' }, button),
+    controls: el('div', { class: 'wrap story-controls' }, button),
     start: train,
     programs: () => [maskProgram(allSteps)],
   };

@@ -1,9 +1,12 @@
 // Parts of several scenes: a slider that can play, a choice, bars, a sentence with arcs, and a small map.
 
-import { el, headBadge, setText, svg } from '../dom/dom.js';
+import { patternIds, type PatternId } from '../attention/patterns.js';
+import { el, headBadge, meter, percentOf, setText } from '../dom/dom.js';
 import { reducedMotion } from '../dom/reduced_motion.js';
 import { formatPercent } from '../base/format.js';
-import { arcsOf, createArcs, type WordBox } from '../sections/sentence/arcs.js';
+import type { MatrixView } from '../maps/heat_map.js';
+import { createMap, type Cell, type Mark } from '../maps/matrix_map.js';
+import { arcsOf, boxesOf, createArcs } from '../sections/sentence/arcs.js';
 import type { Stage } from './stage.js';
 
 export interface Range {
@@ -114,16 +117,15 @@ export function choice(
 /** A list with a bar for each name. The length of a bar is a share from 0 to 1; `shown` gives the text at its end. */
 export function bars(names: readonly string[]) {
   const rows = names.map((name) => {
-    const [fill, number] = [el('span', {}), el('span', { class: 'number' })];
-    const row = el('li', {}, el('bdi', {}, name), el('span', { class: 'meter', 'aria-hidden': 'true' }, fill), number);
-    return { row, fill, number };
+    const [bar, number] = [meter(0), el('span', { class: 'number' })];
+    return { row: el('li', {}, el('bdi', {}, name), bar, number), fill: bar.firstElementChild as HTMLElement, number };
   });
   return {
-    element: el('ul', { class: 'story-bars' }, ...rows.map(({ row }) => row)),
+    element: el('ul', { class: 'bars story-bars' }, ...rows.map(({ row }) => row)),
     show(shares: ArrayLike<number>, shown: (i: number) => string = (i) => formatPercent(shares[i]!)): void {
       const most = Math.max(...Array.from(shares));
       rows.forEach(({ row, fill, number }, i) => {
-        fill.style.width = `${(100 * Math.max(0, shares[i]!)).toFixed(1)}%`;
+        fill.style.width = percentOf(shares[i]!);
         setText(number, shown(i));
         row.classList.toggle('is-most', shares[i] === most);
       });
@@ -134,26 +136,20 @@ export function bars(names: readonly string[]) {
 /** A sentence whose words can be pressed, with an arc for each weight of each head. */
 export function sentence(tokens: readonly string[], onChoose?: (word: number) => void) {
   const words = tokens.map((token, i) =>
-    onChoose ? el('button', { class: 'story-word', onclick: () => onChoose(i) }, token) : el('span', { class: 'story-word' }, token),
+    onChoose ? el('button', { class: 'token story-word', onclick: () => onChoose(i) }, token) : el('span', { class: 'token story-word' }, token),
   );
   const arcs = createArcs();
-  const line = el('p', { class: 'story-words' }, ...words);
+  const line = el('p', { class: 'wrap story-words' }, ...words);
   const element = el('div', { class: 'story-sentence' }, arcs.element, line);
   let last: { rows: readonly ArrayLike<number>[]; query: number; classes: readonly string[] } | undefined;
 
   function draw(): void {
     if (!last) return;
     const { rows, query, classes } = last;
-    const boxes = words.map(({ offsetLeft: left, offsetTop: top, offsetWidth: width, offsetHeight: height }): WordBox => ({
-      left,
-      right: left + width,
-      top,
-      bottom: top + height,
-    }));
     arcs.element.setAttribute('viewBox', `0 0 ${Math.max(1, element.clientWidth)} ${Math.max(1, element.clientHeight)}`);
     arcs.show(
       rows.flatMap((row, head) => arcsOf(row, query, head, classes[head]!)),
-      boxes,
+      boxesOf(words),
     );
   }
   new ResizeObserver(draw).observe(element);
@@ -171,34 +167,22 @@ export function sentence(tokens: readonly string[], onChoose?: (word: number) =>
   };
 }
 
-/** A map of weights with at most `side` rows: each cell as dark as its weight. */
-export function smallMap(head: number, pattern: string) {
-  const cells = svg('g', {});
-  const frame = svg('rect', { class: 'story-map-frame' });
-  const picture = svg('svg', { class: 'story-map', role: 'img' }, cells, frame);
+/** A map of the weights of a head. */
+export function smallMap(head: number, pattern: PatternId) {
+  const map = createMap({ maxCell: 28, onPoint: (cell) => map.highlight(cell ?? rest) });
   const name = el('span', {});
-  const element = el(
-    'figure',
-    { class: `story-map-card head-${pattern}` },
-    el('figcaption', { class: 'badged' }, headBadge(head + 1, pattern), name),
-    picture,
-  );
+  const caption = el('figcaption', { class: 'badged' }, headBadge(head + 1, pattern), name);
+  let rest: Mark | null = null;
   return {
-    element,
-    show(title: string, weights: ArrayLike<number>, side: number, label: string, query = -1): void {
+    element: el('figure', { class: 'slim story-map-card' }, caption, map.element),
+    /** `query`: the row that is marked. */
+    show(title: string, data: Float32Array, tokens: readonly string[], label: string, query?: number): void {
       setText(name, title);
-      picture.setAttribute('viewBox', `0 0 ${side} ${side}`);
-      picture.setAttribute('aria-label', label);
-      while (cells.childElementCount > side * side) cells.lastElementChild!.remove();
-      for (let i = 0; i < side * side; i += 1) {
-        const cell = (cells.children[i] ??
-          cells.appendChild(svg('rect', { width: 1, height: 1, x: i % side, y: Math.floor(i / side) }))) as SVGElement;
-        // The root shows small weights, too.
-        const opacity = Math.sqrt(Math.max(0, weights[i]!)).toFixed(2);
-        if (cell.getAttribute('fill-opacity') !== opacity) cell.setAttribute('fill-opacity', opacity);
-      }
-      frame.toggleAttribute('hidden', query < 0);
-      for (const [key, value] of Object.entries({ x: 0, y: Math.max(0, query), width: side, height: 1 })) frame.setAttribute(key, String(value));
+      const size = { rows: tokens.length, cols: tokens.length, rowLabels: tokens, colLabels: tokens };
+      const view: MatrixView = { ...size, data, scale: 'weights', bare: true, small: true, headOf: () => patternIds.indexOf(pattern) };
+      const cellLabel = ({ row, col }: Cell): string => `${tokens[row]} → ${tokens[col]}: ${formatPercent(data[row * size.cols + col]!)}`;
+      map.show({ view, label, cellLabel });
+      map.highlight((rest = query === undefined ? null : { row: query, col: null }));
     },
   };
 }

@@ -1,7 +1,6 @@
 // A score is a dot product: a query that turns among the keys of three words.
 
-import { formatPercent } from '../base/format.js';
-import { el, setAll, svg } from '../dom/dom.js';
+import { el, onDrag, setAll, svg } from '../dom/dom.js';
 import { bars, slider } from './parts.js';
 import { programsOf } from './program.js';
 import type { MakeScene } from './stage.js';
@@ -49,17 +48,10 @@ export const score: MakeScene = (stage) => {
   const list = bars(keys.map(({ word }) => word));
   const range = { name: 'angle', least: -180, most: 180, step: 1, otherwise: 20, spoken: (value: number) => `${value}°` };
   const angle = slider(stage, stage.words.plain('score.do'), range, () => show());
-  plane.addEventListener('pointerdown', (event) => {
-    plane.setPointerCapture(event.pointerId);
-    turnTo(event);
-  });
-  plane.addEventListener('pointermove', (event) => {
-    if (plane.hasPointerCapture(event.pointerId)) turnTo(event);
-  });
-  function turnTo({ clientX, clientY }: PointerEvent): void {
+  onDrag(plane, ({ clientX, clientY }) => {
     const point = new DOMPoint(clientX, clientY).matrixTransform(plane.getScreenCTM()!.inverse());
     angle.set(Math.round((Math.atan2(-point.y, point.x) * 180) / Math.PI));
-  }
+  });
 
   const input = () => ({
     q: { data: Float32Array.from(queryAt(angle.value())), shape: [1, 2] },
@@ -76,7 +68,7 @@ export const score: MakeScene = (stage) => {
       () => stage.engine.attend(input()),
       ({ products, weights }) => {
         const best = products.indexOf(Math.max(...products));
-        list.show(weights, (i) => `${stage.words.number(products[i]!, 2)} → ${formatPercent(weights[i]!)}`);
+        list.show(weights, (i) => `${stage.words.number(products[i]!, 2)} → ${stage.words.percent(weights[i]!)}`);
         const [[a, c], { word, at }] = [query, keys[best]!];
         stage.say(
           'score.live',
@@ -88,7 +80,7 @@ export const score: MakeScene = (stage) => {
             d: stage.words.number(at[1], 2),
             score: stage.words.number(products[best]!, 2),
           },
-          { word, share: formatPercent(weights[best]!) },
+          { word, share: stage.words.percent(weights[best]!) },
         );
       },
     );

@@ -1,7 +1,7 @@
 // The split into heads is a way of reading the same memory, and so is the wrong reshape.
 
 import { el, svg } from '../dom/dom.js';
-import { firstWrong, indexOf, sourceOf, stridesOf, type SplitSize } from '../sections/split/split.js';
+import { firstWrong, indexOf, placesOf, sourceOf, stridesOf, type SplitSize } from '../sections/split/split.js';
 import type { MakeScene } from './stage.js';
 
 const words = ['the', 'black', 'cat', 'sat'];
@@ -44,24 +44,16 @@ export const split: MakeScene = (stage) => {
 
   function show(): void {
     const [isApart, isWrong] = [isOn('apart'), isOn('wrong')];
-    for (const [element, on] of [
-      [apart, isApart],
-      [wrong, isWrong],
-    ] as const)
-      element.setAttribute('aria-pressed', String(on));
+    apart.ariaPressed = String(isApart);
+    wrong.ariaPressed = String(isWrong);
     const strides = stridesOf(size, isWrong);
     const offset = (head: number): number => left + head * (width * cell + (isApart ? gap : 0));
     titles.forEach((title, head) => {
       title.setAttribute('x', String(offset(head) + (width * cell) / 2));
       title.toggleAttribute('hidden', !isApart && !isWrong);
     });
-    for (let head = 0; head < size.heads; head += 1) {
-      for (let token = 0; token < size.tokens; token += 1) {
-        for (let col = 0; col < width; col += 1) {
-          const group = cells[indexOf({ head, token, col }, strides)]!;
-          group.style.transform = `translate(${offset(head) + col * cell}px, ${40 + token * cell}px)`;
-        }
-      }
+    for (const at of placesOf(size)) {
+      cells[indexOf(at, strides)]!.style.transform = `translate(${offset(at.head) + at.col * cell}px, ${40 + at.token * cell}px)`;
     }
     // Rows hold other words than their names say.
     picture.classList.toggle('is-wrong', isWrong);
@@ -82,7 +74,7 @@ export const split: MakeScene = (stage) => {
   show();
   return {
     figure: picture,
-    controls: el('div', { class: 'story-controls' }, el('p', {}, stage.words.plain('split.do')), el('div', { class: 'row' }, apart, wrong)),
+    controls: el('div', { class: 'wrap story-controls' }, el('p', {}, stage.words.plain('split.do')), el('div', { class: 'row' }, apart, wrong)),
     onPage: '#text=the+black+cat+sat&step=split&at=steps',
   };
 };

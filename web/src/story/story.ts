@@ -3,6 +3,7 @@
 
 import './story.css';
 import { messageOf } from '../base/format.js';
+import { copyButton } from '../controls/copy_button.js';
 import { el, refill, setText } from '../dom/dom.js';
 import { themeToggle } from '../dom/theme.js';
 import type { StartWorker } from '../state/app.js';
@@ -99,7 +100,7 @@ function article(id: SceneId, { id: place, words, embed }: Place, engine: Engine
     el('p', { class: 'story-before' }, ...words.shown(`${id}.before`)),
     el('div', { class: 'story-figure' }, made.figure),
     made.controls,
-    el('div', { class: 'story-ends' }, live, after, spoken),
+    el('div', { class: 'column story-ends' }, live, after, spoken),
     ...(embed ? [] : [so, codeOf(made, words)]),
   );
 }
@@ -117,7 +118,7 @@ function codeOf({ programs, onPage }: Scene, words: Words): HTMLElement {
           'div',
           {},
           el('pre', { class: 'program', tabindex: '0' }, text),
-          copyButton(words.plain('code.copy'), () => text, words),
+          copyOf(words.plain('code.copy'), words, () => text),
         ),
       ),
       ...(onPage === undefined ? [] : [el('p', {}, el('a', { href: `./${onPage}` }, words.plain('code.page')))]),
@@ -126,20 +127,8 @@ function codeOf({ programs, onPage }: Scene, words: Words): HTMLElement {
   return details;
 }
 
-function copyButton(label: string, textOf: () => string, words: Words): HTMLElement {
-  const button = el('button', { class: 'secondary' }, label);
-  button.addEventListener('click', () => {
-    // Over plain HTTP there is no clipboard.
-    Promise.resolve()
-      .then(() => navigator.clipboard.writeText(textOf()))
-      .then(
-        () => (button.textContent = words.plain('copied')),
-        // Without permission the text can still be selected.
-        () => prompt(label, textOf()),
-      );
-  });
-  return button;
-}
+const copyOf = (label: string, words: Words, text: () => string): HTMLElement =>
+  copyButton(label, { copied: words.plain('copied'), refused: words.plain('refused') }, text);
 
 /** The markup of a frame with the scene as it stands. */
 const frameOf = (scene: string, words: Words, hash: string): string =>
@@ -163,8 +152,8 @@ function tour(id: SceneId, words: Words): HTMLElement {
     'nav',
     { class: 'row apart story-tour', 'aria-label': words.plain('scenes') },
     el('span', {}, step(at - 1, 'previous')),
-    el('span', { class: 'story-position' }, words.plain('position', { n: at + 1 })),
-    el('ol', { class: 'row' }, ...dots),
+    el('span', { class: 'narrow story-position' }, words.plain('position', { n: at + 1 })),
+    el('ol', { class: 'row wide' }, ...dots),
     el('span', {}, step(at + 1, 'next')),
   );
 }
@@ -192,8 +181,12 @@ export async function showStory(startWorker: StartWorker): Promise<void> {
   addEventListener('hashchange', () => location.reload());
   document.querySelector('.intro')?.remove();
   refill(document.getElementById('page')!, el('div', { class: 'story' }, ...content, ...(scene && !place.embed ? [tour(scene, words)] : [])));
-  document.querySelector('.foot')?.replaceChildren(el('p', { class: 'row' }, ...footOf(place, scene, choices.hash)));
-  document.getElementById('tools')!.replaceChildren(themeToggle());
+  const english = place.embed ? '' : words.plain('english');
+  document
+    .querySelector('.foot')
+    ?.replaceChildren(...(english ? [el('p', {}, english)] : []), el('p', { class: 'row' }, ...footOf(place, scene, choices.hash)));
+  document.getElementById('tools')!.replaceChildren(themeToggle([words.plain('theme.light'), words.plain('theme.dark')]));
+  setText(document.getElementById('skip-link')!, words.plain('skip'));
   if (scene && !place.embed) document.addEventListener('keydown', (event) => turn(event, scene, words));
 }
 
@@ -209,7 +202,7 @@ function footOf({ id, embed, words }: Place, scene: SceneId | undefined, hash: (
     el('a', { href: addressOf('all', words) }, words.plain('all')),
     el('a', { href: addressOf('lessons', words) }, words.plain('lessons')),
     other,
-    ...(scene ? [copyButton(words.plain('frame'), () => frameOf(scene, words, hash()), words)] : []),
+    ...(scene ? [copyOf(words.plain('frame'), words, () => frameOf(scene, words, hash()))] : []),
   ];
 }
 

@@ -1,7 +1,7 @@
 // Why scores are divided by √d: the divisor decides how sharp a softmax is.
 
-import { formatPercent } from '../base/format.js';
-import { el, setText } from '../dom/dom.js';
+import { el } from '../dom/dom.js';
+import { createSharedBar } from '../maps/shared_bar.js';
 import { bars, slider } from './parts.js';
 import { programsOf } from './program.js';
 import type { MakeScene } from './stage.js';
@@ -15,8 +15,7 @@ const divisorOf = (place: number): number => 2 ** (place / 4);
 export const temperature: MakeScene = (stage) => {
   const shown = (divisor: number): string => stage.words.number(divisor, Number.isInteger(divisor) ? 0 : 2);
   const list = bars(words.map((word, i) => `${word} ${stage.words.number(scores[i]!, 1)}`));
-  const parts = words.map((word) => el('span', { class: 'story-part' }, el('bdi', {}, word)));
-  const whole = el('div', { class: 'story-whole', 'aria-hidden': 'true' }, ...parts);
+  const whole = createSharedBar();
   const range = { name: 'divisor', least: -8, most: 24, step: 1, otherwise: 8, spoken: (place: number) => shown(divisorOf(place)) };
   const divisor = slider(stage, stage.words.plain('temperature.do'), range, () => ask());
   const input = () => ({
@@ -31,21 +30,20 @@ export const temperature: MakeScene = (stage) => {
       () => stage.engine.attend(input()),
       ({ weights }) => {
         list.show(weights);
-        weights.forEach((weight, i) => {
-          const part = parts[i]!;
-          part.style.width = `${(100 * weight).toFixed(2)}%`;
-          // Narrow parts have no room for their word.
-          setText(part.firstElementChild!, weight > 0.09 ? words[i]! : '');
-        });
+        whole.show(weights, words, 'story-whole', null);
         const entropy = weights.reduce((sum, weight) => sum - (weight > 0 ? weight * Math.log(weight) : 0), 0);
         stage.say('temperature.live', {
           divisor: shown(divisorOf(divisor.value())),
-          top: formatPercent(Math.max(...weights)),
+          top: stage.words.percent(Math.max(...weights)),
           n: stage.words.number(Math.exp(entropy), 1),
         });
       },
     );
   }
   ask();
-  return { figure: el('div', { class: 'story-column' }, list.element, whole), controls: divisor.element, programs: () => programsOf(input()) };
+  return {
+    figure: el('div', { class: 'column story-column' }, list.element, whole.element),
+    controls: divisor.element,
+    programs: () => programsOf(input()),
+  };
 };

@@ -1,6 +1,6 @@
 // The page's connection to a training worker: its calls and reports, and a check that the worker still answers.
 
-import type { Failure } from '../workers/protocol.js';
+import { ignore, type Failure } from '../workers/protocol.js';
 import { connect as connectWorker, type Port, type Remote } from '../workers/remote.js';
 import { watchSilence } from '../workers/silence.js';
 import type { Progress, TrainingCalls } from './messages.js';
@@ -71,5 +71,3 @@ export function connect(port: Port, { onReport, onLost }: Listener): Client {
     close: () => close('it was closed'),
   };
 }
-
-const ignore = (): void => {};

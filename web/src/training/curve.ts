@@ -1,7 +1,6 @@
 // The losses and the measured accuracy of a run, for its chart.
 
-import type { Progress } from './messages.js';
-import { sequenceLength } from './messages.js';
+import { sequenceLength, type Progress } from './messages.js';
 import type { TrainingSettings } from './settings.js';
 
 export interface Point {

@@ -22,23 +22,19 @@ export interface Measured {
   readonly attention: readonly number[];
 }
 
-/** The measurements and the attention maps of one step. */
 export interface Frame extends Measured {
   readonly step: number;
   /** (layers · heads, 32, 32): the attention weights on `tokens` of Started. */
   readonly maps: Float32Array;
 }
 
-/** Progress of a run since the last report. */
 export interface Progress {
   /** Number of the run in its worker, which counts its starts. Reports of a run that was replaced may still be on their way. */
   readonly run: number;
-  /** Number of steps done. */
   readonly step: number;
   /** The losses of the steps since the last report, up to `step`. */
   readonly losses: readonly number[];
   readonly frames: readonly Frame[];
-  /** The steps that the worker can go back to. */
   readonly moments: readonly number[];
   readonly memory: MemoryInfo;
 }
@@ -58,7 +54,7 @@ export interface Muting {
 
 export interface Prompt {
   readonly tokens: readonly number[];
-  /** Period of the sequence, in tokens. */
+  /** In tokens. */
   readonly period: number;
 }
 
@@ -92,9 +88,7 @@ export interface TrainingCalls {
   start(settings: TrainingSettings, small: boolean): Started;
   /** Trains until `pause`, or until step number `until`. Returns the progress since the last report. */
   run(until: number): Progress;
-  /** Ends a run between two steps. */
   pause(): null;
-  /** Trains one step. */
   step(): Progress;
   /** Restores the model of a saved moment; further steps continue from there. */
   goTo(step: number): Frame;
@@ -105,12 +99,10 @@ export interface TrainingCalls {
   heads(text: string, layer: number | null): TrainedHeads;
   /** The beginning of a held-out sequence, which `tick` continues. */
   prompt(sequence: number): Prompt;
-  /** Computes the next token, with a cache and without one. */
   tick(): Tick;
   /** Trains the two models of the story's scene about the mask; `fresh` begins anew. */
   peek(steps: number, fresh: boolean): Peeked;
   /** Confirms a report; the worker sends one at a time. */
   seen(): void;
-  /** Ends the run, and frees everything. */
   end(): MemoryInfo;
 }

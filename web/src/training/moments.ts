@@ -27,7 +27,6 @@ export class Moments {
     return this.#bytes;
   }
 
-  /** True if a moment should be saved at this step. */
   due(step: number): boolean {
     return step % this.#every === 0 && !this.#kept.has(step);
   }

@@ -52,7 +52,6 @@ export class Peek {
     this.#tests = this.#texts(heldOut);
   }
 
-  /** Trains both models on the same texts, and measures them. */
   run(steps: number): Peeked {
     for (let i = 0; i < steps; i += 1) {
       const tokens = this.#texts(batch);

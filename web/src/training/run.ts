@@ -29,9 +29,7 @@ const manySequences = 128;
 export type Report = (progress: Progress) => void;
 
 interface Current {
-  /** Number of the run. */
   readonly run: number;
-  /** The sequence on which the maps are computed. */
   readonly tokens: Int32Array;
   readonly settings: TrainingSettings;
   readonly small: boolean;

@@ -4,7 +4,7 @@
 import { messageOf } from '../base/format.js';
 import { createStore, type Store } from '../base/store.js';
 import { lacksFile } from '../workers/missing_file.js';
-import type { Failure } from '../workers/protocol.js';
+import { ignore, type Failure } from '../workers/protocol.js';
 import type { Port } from '../workers/remote.js';
 import { connect, type Client } from './client.js';
 import { Curve } from './curve.js';
@@ -21,7 +21,6 @@ export interface TrainingSession {
   readonly view: Store<TrainingView>;
   /** Starts a new run at step 0. It trains at once if the previous run was training, unless `goesOn` is false. */
   reset(settings: TrainingSettings, goesOn?: boolean): Promise<void>;
-  /** Starts the workers if they are not running. */
   startWorkers(): Promise<void>;
   train(): Promise<void>;
   pause(): void;
@@ -30,7 +29,6 @@ export interface TrainingSession {
   goTo(step: number): void;
   /** Mutes exactly these heads, given as layer · heads + head, and measures the accuracy without them. */
   mute(heads: readonly number[]): Promise<void>;
-  /** Removes the curve of the previous run from the chart. */
   dropEarlier(): void;
   /** Makes any other call of the main worker, with the model of the step that is shown. */
   readonly call: Client['call'];
@@ -39,7 +37,6 @@ export interface TrainingSession {
 /** Functions of the browser, which tests replace. */
 export interface Browser {
   startWorker(): Port;
-  /** Calls `run` in the next animation frame. */
   nextFrame(run: () => void): void;
 }
 /** Animation frames per update during training: every second frame is left to the rest of the page. */
@@ -48,7 +45,6 @@ const framesOfTraining = 2;
 export function createTraining(first: TrainingSettings, { startWorker, nextFrame }: Browser): TrainingSession {
   const view = createStore(blank(first));
   const frames = new Map<number, Frame>();
-  /** All frames of the smaller model, in the order of steps. */
   let smallerFrames: Frame[] = [];
   let now = view.get();
   let main: Client | undefined;
@@ -277,8 +273,6 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     dropEarlier: () => change({ earlier: undefined }),
   };
 }
-
-const ignore = (): void => {};
 
 function nearest(moments: readonly number[], wanted: number): number | undefined {
   const distance = (step: number): number => Math.abs(step - wanted);

@@ -16,7 +16,6 @@ export interface KindFacts {
   readonly line: string;
   readonly embedDim: number;
   readonly vocabSize: number;
-  /** Number of steps of a full training. */
   readonly steps: number;
   readonly heads: number;
   readonly layers: number;
@@ -24,7 +23,6 @@ export interface KindFacts {
   readonly patterns: readonly { readonly name: string; readonly short: string }[];
   /** The jobs of the model, in the order of Experiment.jobs. */
   readonly jobs: readonly string[];
-  /** The text of each token id on the page. */
   readonly tokens: readonly string[];
 }
 

@@ -14,7 +14,6 @@ export interface TrainingView {
   /** The last error message; empty if there was no error. */
   readonly message: string;
   readonly curve: Curve;
-  /** The smaller model's curve. */
   readonly smallerRun: Curve | undefined;
   /** The smaller model's frame at the step shown, or the last one before it. */
   readonly smallerShown: Frame | undefined;
@@ -26,14 +25,12 @@ export interface TrainingView {
   readonly step: number;
   readonly last: number;
   readonly shown: Frame | undefined;
-  /** The steps that can be shown. */
   readonly moments: readonly number[];
   /** Measurements of the step shown on many sequences; undefined while the model changes. */
   readonly measured: Measured | undefined;
   /** Muted heads, as layer · heads + head. */
   readonly muted: readonly number[];
   readonly muting: Muting | undefined;
-  /** Milliseconds spent training so far. */
   readonly milliseconds: number;
   /** Memory of the run's module, and of the smaller model's module. */
   readonly memory: { readonly main?: MemoryInfo; readonly smallerRun?: MemoryInfo };
@@ -69,8 +66,9 @@ export function earnedBy({ shown, measured, curve }: TrainingView, head: number)
   return patterns.filter((_, i) => (attention[head * patterns.length + i] ?? 0) >= earned).map(({ name }) => name);
 }
 
-/** With a decimal where whole numbers would hide progress. */
-export const percent = (share: number): string => formatPercent(share, share > 0.995 || share < 0.1 ? 1 : 0);
+/** Decimals of a percentage: one where whole numbers would hide progress. */
+export const decimalsOf = (share: number): number => (share > 0.995 || share < 0.1 ? 1 : 0);
+export const percent = (share: number): string => formatPercent(share, decimalsOf(share));
 
 /** The accuracy of a run at the step shown; undefined before its first measurement. */
 export const accuracyAt = (view: TrainingView, curve: Curve): number | undefined =>

@@ -3,7 +3,6 @@
 import type { MultiheadErrorCode } from 'multihead';
 import { messageOf } from '../base/format.js';
 
-/** The functions that a worker offers, by name. */
 export type Functions<F> = { readonly [name in keyof F]: (...values: never[]) => unknown };
 
 export type Result<T> = T | Promise<T>;
@@ -45,3 +44,6 @@ export function failureOf(error: unknown): Failure {
   // The code of a DOMException is a number.
   return { message: messageOf(error), ...(typeof code === 'string' && { code, argument, expected, got }) };
 }
+
+/** For a call whose failure is told elsewhere. */
+export const ignore = (): void => {};

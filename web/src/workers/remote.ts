@@ -1,10 +1,9 @@
 // The page's side of a worker: calls that return promises, events, and notice of the worker's end.
 
 import { lacksFile, whyMissing } from './missing_file.js';
-import type { Call, Failure, Functions, Message } from './protocol.js';
+import { ignore, type Call, type Failure, type Functions, type Message } from './protocol.js';
 import { watchSilence } from './silence.js';
 
-/** The part of Worker that is used. */
 export interface Port {
   postMessage(call: Call): void;
   terminate(): void;
@@ -135,8 +134,6 @@ export function connect<F extends Functions<F>, Event = never>(first: Port, { on
 }
 
 const lost = (message: string): Failure => ({ code: 'E_WORKER', message });
-
-const ignore = (): void => {};
 
 const errorOf = ({ message, ...parts }: Failure): Error => Object.assign(new Error(message), parts);
 

@@ -25,7 +25,6 @@ export function watchSilence(most: () => number, onSilent: () => void, onCheck =
       checks = 0;
       timer ??= setInterval(check, every);
     },
-    /** Nothing is awaited. */
     end(): void {
       clearInterval(timer);
       timer = undefined;

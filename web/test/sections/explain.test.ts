@@ -39,6 +39,21 @@ describe('explain', () => {
     }
   });
 
+  it('names three terms of a sum and counts all others that are not 0', () => {
+    const result = run();
+    for (const [row, col] of tokens.flatMap((_, query) => tokens.map((_word, key) => [query, key] as const))) {
+      const { first = '', why, product } = explain(result, 'scores', { row, col, head: 3 });
+      const terms = Array.from(product!.left.data, (value, i) => value * product!.right.data[i]!).filter((term) => term !== 0);
+      const named = `${first}${why}`.match(/·/g)?.length ?? 0;
+      expect(named + Number(/(\d+) more$/.exec(why)?.[1] ?? 0), `${row} ${col}`).toBe(terms.length);
+    }
+    const tiny = {
+      ...result,
+      trace: { ...result.trace, qHeads: { ...result.trace.qHeads, data: result.trace.qHeads.data.map((value) => value * 1e-9) } },
+    };
+    expect(explain(tiny, 'scores', { row: 0, col: 0, head: 0 }).why).toBe('Every product is nearly 0.');
+  });
+
   it('has a sentence for every step, and counts from 1', () => {
     const result = run();
     for (const name of tracedSteps) {

@@ -46,7 +46,9 @@ describe('the texts', () => {
     expect(words.plain('position', { n: 3 })).toBe('Scene 3 of 8');
     expect(words.plain('position')).toBe('Scene – of 8');
     expect(() => words.plain('positions')).toThrow('no text positions in en');
-    expect((await readWords('de')).plain('position', { n: 3 })).toBe('Szene 3 von 8');
+    const german = await readWords('de');
+    expect(german.plain('position', { n: 3 })).toBe('Szene 3 von 8');
+    expect([german.number(-1234.5, 2), german.percent(0.9987, 1), words.percent(0.9987, 1)]).toEqual(['−1.234,50', '99,9\u00a0%', '99.9\u00a0%']);
   });
 });
 

@@ -3,7 +3,7 @@
 import type { ForwardResult } from '../../attention/messages.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
 import { el, meter, rich, word } from '../../dom/dom.js';
-import { announced } from '../../dom/live_region.js';
+import { isOnScreen, say } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewOf } from '../../maps/step_view.js';
 import { chosen, whenChanged, withNumbers, type App } from '../../state/app.js';
@@ -13,7 +13,7 @@ const mostWords = 5;
 /** Lists the outputs that changed, and the entropy of the selected head, compared with the pass without a bend. */
 export function effect(app: App): HTMLElement {
   const summary = el('p', { class: 'effect-summary' });
-  const list = el('ol', { class: 'effect-list' });
+  const list = el('ol', { class: 'under bars effect-list' });
 
   const show = withNumbers(app, (result) => {
     const { head } = chosen(app, result);
@@ -38,9 +38,17 @@ export function effect(app: App): HTMLElement {
     list.replaceChildren(...changes.slice(0, mostWords).map(({ label, share }) => shareLine(label, share)));
   });
 
-  const element = announced(el('div', { class: 'effect' }, summary, list));
+  const element = el('div', { class: 'under effect' }, summary, list);
   show();
-  app.result.watch(whenSeen(element, show));
+  let shown = app.result.get();
+  app.result.watch(
+    whenSeen(element, () => {
+      const before = summary.textContent!;
+      show();
+      if (shown && !element.hidden && summary.textContent !== before && isOnScreen(element)) say(summary.textContent!, element);
+      shown = app.result.get();
+    }),
+  );
   whenChanged(app, ['head'], show);
   return element;
 }
@@ -66,7 +74,6 @@ function changesOf(result: ForwardResult): Change[] {
     .sort((a, b) => b.share - a.share);
 }
 
-/** A word with a bar and a percentage. */
 export function shareLine(label: string, share: number): HTMLElement {
   const percent = el('span', { class: 'number' }, formatPercent(share, share < 0.1 ? 1 : 0));
   return el('li', {}, word(label), meter(share, 'effect-bar'), percent);

@@ -9,7 +9,6 @@ import { update, type App } from '../../state/app.js';
 import type { StepId } from '../../state/page_state.js';
 import { weightEditor } from './bend_weight.js';
 
-/** The controls of the steps that have some. */
 export const bendControls = (app: App): readonly (readonly [step: StepId, ...controls: HTMLElement[]])[] => [
   ['scale', temperatureControl(app), divisorChoice(app)],
   ['mask', stateSwitch(app, 'causal', { id: 'bend-causal', name: ['Causal'], line: 'no word sees later words' }), windowRange(app)],
@@ -116,7 +115,6 @@ function muteButtons(app: App): HTMLElement {
   return control('bend-mute', 'Mute heads', [line], row.element);
 }
 
-/** Removes every bend. */
 export function resetButton(app: App): HTMLElement {
   const button = el('button', { class: 'secondary', id: 'bend-reset', onclick: () => update(app, unbent) }, 'Undo all changes');
   app.result.watch((result) => button.classList.toggle('is-idle', !result?.straight));

@@ -5,7 +5,6 @@ import { largestIndex, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, pairOf } from '../../dom/dom.js';
-import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewOf } from '../../maps/step_view.js';
 import { chosen, update, whenChanged, type App } from '../../state/app.js';
@@ -15,7 +14,7 @@ export function weightEditor(app: App): HTMLElement {
   const shared = { min: 0, max: 1, step: 0.01, 'aria-labelledby': 'edit-place', 'aria-describedby': 'edit-line' };
   const slider = el('input', { type: 'range', id: 'edit-weight', ...shared });
   const field = el('input', { type: 'number', id: 'edit-number', class: 'number', ...shared });
-  const line = announced(el('p', { class: 'hint', id: 'edit-line' }));
+  const line = el('p', { class: 'hint', id: 'edit-line' });
   const free = el('button', { class: 'secondary', id: 'edit-free' }, 'Unset');
   const clear = el('button', { class: 'secondary', id: 'edit-clear', onclick: () => update(app, { edits: [] }) });
 

@@ -129,7 +129,7 @@ function meanings(): HTMLElement {
   ];
   return el(
     'details',
-    { class: 'part about' },
+    { class: 'part hint about' },
     el('summary', {}, el('strong', {}, 'What the scores mean')),
     el('dl', {}, ...terms.flatMap(([name, text]) => [el('dt', {}, name), el('dd', {}, text)])),
   );

@@ -4,6 +4,7 @@ import { largestIndex, rowOf } from '../../attention/matrix.js';
 import { headName } from '../../attention/patterns.js';
 import { tokenNames } from '../../attention/tokens.js';
 import { formatPercent } from '../../base/format.js';
+import { differs } from '../../base/store.js';
 import { el, headBadge, word } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { chosen, update, type App } from '../../state/app.js';
@@ -14,9 +15,9 @@ export function guess(app: App): HTMLElement {
   const words = el('span', { class: 'row' });
   const said = el('p', { role: 'status' });
   const again = el('button', { class: 'secondary', hidden: true, onclick: ask }, 'Another');
-  const element = el('div', { class: 'well guess' }, question, el('div', { class: 'row guess-words' }, words, said, again));
+  const element = el('div', { class: 'well column far guess' }, question, el('div', { class: 'row guess-words' }, words, said, again));
   let asked = 0;
-  let key = '';
+  const isNew = differs();
 
   function ask(): void {
     const result = app.result.get();
@@ -62,9 +63,7 @@ export function guess(app: App): HTMLElement {
   const askSoon = whenSeen(element, () => {
     const { tokens, heads } = app.result.get() ?? {};
     // Heads that train or are bent keep their question.
-    const now = JSON.stringify([tokens, heads]);
-    if (now !== key) ask();
-    key = now;
+    if (isNew([tokens, heads])) ask();
   });
   app.result.watch(askSoon);
   return element;

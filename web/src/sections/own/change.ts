@@ -9,9 +9,12 @@ export const samples: Readonly<Record<'english' | 'text' | 'ids', Two<string>>> 
   ids: ['1 2 3 4', '1 2 3 5'],
 };
 
-/** The sentences of the visitor, one a line, or samples. */
+/** The sentences of the visitor, one a line. */
+export const linesOf = (text: string): string[] => text.split('\n').filter((line) => line.trim() !== '');
+
+/** The first two sentences of the visitor, or samples. */
 export function textsOf({ labTexts }: PageState, usual: Two<string>): Two<string> {
-  const [first, second] = labTexts.split('\n').filter((line) => line.trim() !== '');
+  const [first, second] = linesOf(labTexts);
   return first === undefined ? usual : [first, second ?? ''];
 }
 

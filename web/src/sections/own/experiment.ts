@@ -3,15 +3,16 @@
 
 import { maxCharacters, tokenNames } from '../../attention/tokens.js';
 import { formatNumber, messageOf } from '../../base/format.js';
-import { el, word } from '../../dom/dom.js';
+import { el, setText, word } from '../../dom/dom.js';
 import { createLegend } from '../../maps/legend.js';
 import { createMapFrame } from '../../maps/map_frame.js';
 import { largestOf, type MatrixView } from '../../maps/heat_map.js';
 import type { Matrix } from '../../attention/matrix.js';
 import type { Cell } from '../../maps/matrix_map.js';
-import { textsOf, wordsOf } from './change.js';
+import { linesOf, textsOf, wordsOf } from './change.js';
 import type { ModelClient } from '../../model/client.js';
 import type { Pair, Patched, PatchKind } from '../../model/messages.js';
+import { goToElement } from '../../page/places.js';
 import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 import { shareLine } from '../bend/bend.js';
@@ -53,6 +54,7 @@ export function changeView(name: MapName, { labels }: Pair, { shape, data }: Mat
 
 export function createExperiment(app: App, client: ModelClient) {
   const texts = el('textarea', { id: 'lab-texts', rows: 2, maxlength: maxCharacters, dir: 'auto', spellcheck: 'false' });
+  const tooMany = el('p', { class: 'hint lab-too-many', role: 'status' });
   const words = [1, 2].map((at) => el('input', { id: `lab-word-${at}`, type: 'text', maxlength: 40, spellcheck: 'false', placeholder: 'likeliest' }));
   const run = el('button', { class: 'secondary', id: 'lab-run', onclick: () => void start() }, 'Run the experiment');
   const stop = el('button', { class: 'secondary', id: 'lab-stop', hidden: true, onclick: () => end() }, 'Stop');
@@ -62,7 +64,7 @@ export function createExperiment(app: App, client: ModelClient) {
   const readyLine = el('p', { class: 'hint' });
   const cards = maps.map((map) => createCard(...map));
   const title = el('h4', { class: 'own-asked' });
-  const lists = [1, 2].map(() => el('ol', { class: 'effect-list lab-likely' }));
+  const lists = [1, 2].map(() => el('ol', { class: 'under bars effect-list lab-likely' }));
   const beforeAfter = lists.map((list, at) => el('div', { class: 'slim' }, el('p', { class: 'control-name' }, at === 0 ? 'Before' : 'After'), list));
   const changed = el('div', { class: 'lab-changed', hidden: true, role: 'status' }, title, el('div', { class: 'lab-pair' }, ...beforeAfter));
   const program = programBox('experiment');
@@ -77,6 +79,7 @@ export function createExperiment(app: App, client: ModelClient) {
     readyLine,
     el('label', { for: 'lab-texts', class: 'control-name' }, 'Two sentences of equally many tokens, one a line'),
     texts,
+    tooMany,
     el('div', { class: 'row lab-controls' }, ...answers, run, progress, stop),
     status,
     results,
@@ -125,7 +128,6 @@ export function createExperiment(app: App, client: ModelClient) {
   const show = (name: MapName, matrix: Matrix | string, known?: number): void =>
     cards[maps.findIndex(([each]) => each === name)]!.show(matrix, known);
 
-  /** Shows what a part changes in the next word. */
   async function choose(kind: PatchKind, { row, col }: Cell): Promise<void> {
     if (!pair || running) return;
     const part = kind === 'heads' ? `head ${col + 1} of layer ${row + 1}` : `“${pair.labels[1][col]!}” before layer ${row + 1}`;
@@ -203,6 +205,8 @@ export function createExperiment(app: App, client: ModelClient) {
   app.state.watch((state, before) => {
     const given = [state.labTexts, ...wordsOf(state)];
     [texts, ...words].forEach((field, at) => field.value === given[at] || (field.value = given[at]!));
+    const { length } = linesOf(state.labTexts);
+    setText(tooMany, length > 2 ? `Only the first two of ${length} lines are compared.` : '');
     if (before && (state.labTexts !== before.labTexts || state.labWords !== before.labWords)) clear();
   });
 
@@ -219,12 +223,13 @@ export function createExperiment(app: App, client: ModelClient) {
         update(app, state);
         readyLine.textContent = line;
         void start();
+        // What it changes stands above.
+        if (state.labChange === 'steer') goToElement(document.querySelector<HTMLElement>('.own-continue'));
       };
       ready.replaceChildren(...readyExperiments.map((each) => el('button', { class: 'secondary', onclick: () => begin(each) }, each.title)));
       ready.hidden = !next.ready;
       readyLine.textContent = '';
     },
-    /** Takes the metrics of a patch that runs. */
     take({ patched, known, values }: Patched): void {
       if (!running || !pair) return;
       progress.value = (known / values.data.length + (patched === 'positions' ? 1 : 0)) / 2;

@@ -33,7 +33,7 @@ const lead =
 export function createLaboratory(app: App, client: ModelClient, place: HTMLElement) {
   const frame = createMapFrame({ maxCell: 96, onPoint: (cell) => open(cell ?? chosen), onChoose: (cell) => open((chosen = cell)) }, 'the lens');
   const title = el('h4', { class: 'own-asked' });
-  const list = el('ol', { class: 'effect-list lab-likely' });
+  const list = el('ol', { class: 'under bars effect-list lab-likely' });
   const program = programBox('lens');
   const words = el('ol', { class: 'wrap lab-words', 'aria-label': 'How likely each token was' });
   const saves = saveButtons('the probabilities of the words', () => (shown ? { view: rowView(shown), title: 'Words' } : null));
@@ -57,7 +57,6 @@ export function createLaboratory(app: App, client: ModelClient, place: HTMLEleme
   let done = '';
   let busy = false;
 
-  /** Lists the likeliest words of a cell. */
   function open(cell: Cell | undefined): void {
     const view = frame.shown()?.view;
     if (!view || !shown || !cell || cell.row >= view.rows || cell.col >= view.cols) return;
@@ -111,7 +110,6 @@ export function createLaboratory(app: App, client: ModelClient, place: HTMLEleme
   place.append(el('div', { class: 'lab' }, lens, experiment.element));
   paintTheme.watch(paintWords);
   return {
-    /** Follows the text, the model and the state. */
     follow(model: LaboratoryModel): void {
       const sameView = wanted?.view === model.view;
       wanted = model;
@@ -136,7 +134,6 @@ export function lensView({ labels, likeliest }: Lens): MatrixView {
   };
 }
 
-/** The logarithms of the probabilities as a map of one row. */
 function rowView({ labels, logProbs }: Lens): MatrixView {
   const colLabels = tokenNames(labels).slice(1);
   return {

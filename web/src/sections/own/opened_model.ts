@@ -71,7 +71,6 @@ export function openedModel(app: App, tell: Tell) {
   const quality = el('p', { class: 'hint' });
   const where = el('span', { class: 'tag own-where' });
   const why = el('p', { class: 'hint own-why' });
-  /** Stands where the laboratory will be. */
   const laboratoryPlace = el('div', { class: 'lab-place' });
   const field = el('textarea', { id: 'own-input', rows: 2, maxlength: maxCharacters, dir: 'auto', spellcheck: 'false' });
   const fieldName = el('label', { for: 'own-input', class: 'control-name' });
@@ -88,14 +87,14 @@ export function openedModel(app: App, tell: Tell) {
   });
   const comparison = createComparison(app, client);
   const pictureChoice = createPictureChoice(() => void follow());
-  const classList = el('ol', { class: 'effect-list own-likely' });
+  const classList = el('ol', { class: 'under bars effect-list own-likely' });
   const classes = el('section', { class: 'part own-classes', 'aria-label': 'Classes', hidden: true }, el('h3', {}, 'Likeliest classes'), classList);
   /** The part of the section that needs a text which the model can read. */
   const picture = el(
     'div',
     { class: 'own-picture', hidden: true },
     overview.element,
-    el('div', { class: 'slim' }, el('div', { class: 'row step-controls' }, views.element), head.element),
+    el('div', { class: 'slim' }, el('div', { class: 'row step-controls' }, views), head.element),
   );
   const body = el(
     'div',
@@ -132,7 +131,6 @@ export function openedModel(app: App, tell: Tell) {
     return opened?.readsText === false ? sampleIds : text;
   }
 
-  /** The open head. */
   function openPlace(): { layer: number; head: number } {
     const { ownLayer, ownHead } = app.state.get();
     return { layer: Math.min(ownLayer, opened!.info.numLayers - 1), head: Math.min(ownHead, opened!.info.numHeads - 1) };
@@ -149,7 +147,7 @@ export function openedModel(app: App, tell: Tell) {
 
   const inLaboratory = ({ info, weights: type, readsText }: OpenedModel): LaboratoryModel => ({
     ...{ key: `model ${openings}`, name: shownName(files!), weights: type, readsText, ready: isEnglish() },
-    ...{ mostTokens: Math.min(mostTokens, info.maxTokens || mostTokens), text: textNow(), view: views.current(), samples: usualTexts() },
+    ...{ mostTokens: Math.min(mostTokens, info.maxTokens || mostTokens), text: textNow(), view: app.state.get().ownView, samples: usualTexts() },
   });
 
   /** Shows the laboratory's results on the present text; loads it when it is first seen. */
@@ -295,7 +293,7 @@ export function openedModel(app: App, tell: Tell) {
     if (!attention || !opened || attention.ids.length === 0) return;
     const place = openPlace();
     overview.mark(place.layer, place.head);
-    head.show(attention, place, opened.info, views.current());
+    head.show(attention, place, opened.info, app.state.get().ownView);
   }
 
   async function take(dropped: Dropped): Promise<void> {
@@ -356,11 +354,9 @@ export function openedModel(app: App, tell: Tell) {
   });
   followAddress(app.state.get());
   return {
-    /** The parts of the section below its status. */
     elements: [bar.element, kept.element, body, about],
     /** Opens the model among these files and folders, or adds them to the files of the model that is open. */
     take: (given: Dropped): void => void take(given),
-    /** Fetches and opens the little Llama. */
     tryEnglish: (): void => void openEnglish(true),
   };
 }

@@ -25,9 +25,9 @@ export function createContinuation(client: ModelClient, { control, textNow, chan
   const go = el('button', { class: 'secondary', id: 'own-continue' }, 'Continue the text');
   const written = el('p', { class: 'own-text', id: 'own-text', dir: 'auto' });
   const tokens = el('ol', { class: 'wrap own-tokens', 'aria-label': 'New tokens' });
-  const summary = el('p', { class: 'hint', id: 'own-pace', role: 'status' });
+  const summary = el('p', { class: 'under hint', id: 'own-pace', role: 'status' });
   const title = el('h4', { class: 'own-asked' });
-  const likely = el('ol', { class: 'effect-list own-likely', 'aria-label': 'The likeliest tokens in this place' });
+  const likely = el('ol', { class: 'under bars effect-list own-likely', 'aria-label': 'The likeliest tokens in this place' });
   const result = el('div', { hidden: true }, plain, written, tokens, title, likely, summary);
   const element = el('section', { class: 'part own-continue', 'aria-label': 'Continue the text' }, go, control, result, program.element);
   let run = 0;
@@ -36,7 +36,6 @@ export function createContinuation(client: ModelClient, { control, textNow, chan
   let unchanged: { readonly after: string; readonly text: string } | undefined;
   let timer: ReturnType<typeof setTimeout> | undefined;
 
-  /** Shows the likeliest tokens of a step. */
   function open(step: number): void {
     const { likeliest } = steps[step]!;
     [...tokens.querySelectorAll('button')].forEach((button, i) => button.setAttribute('aria-pressed', String(i === step)));
@@ -104,7 +103,6 @@ export function createContinuation(client: ModelClient, { control, textNow, chan
   go.addEventListener('click', () => void begin());
   return {
     element,
-    /** Ends a running continuation, and removes its text and tokens. */
     clear(): void {
       unchanged = undefined;
       clear();

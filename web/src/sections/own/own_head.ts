@@ -16,12 +16,10 @@ import type { ViewName } from '../../state/page_state.js';
 import { pairText } from '../gallery/gallery.js';
 import { createArcs } from './own_arcs.js';
 
-/** One head. */
 interface Shown {
   /** (N, N), of cross-attention (written, read). */
   readonly weights: Float32Array;
   readonly names: readonly string[];
-  /** Names of the queries. */
   readonly rows: readonly string[];
   /** Patches in a row of the picture; 0 for text. */
   readonly side: number;
@@ -59,7 +57,7 @@ export function createOwnHead(app: App) {
   const title = el('h3', { class: 'badged' });
   const legend = createLegend('weights');
   const arcs = createArcs();
-  const strongest = el('p', { class: 'legend' });
+  const strongest = el('p', { class: 'wrap hint legend' });
   const whole = el(
     'button',
     { class: 'secondary', id: 'own-class-token', onclick: () => update(app, { ownQuery: null }) },

@@ -14,7 +14,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, 
   const line = el('span', { role: 'status' });
   const openIt = el('button', { class: 'secondary', id: 'own-open' }, 'Open it');
   const keepIt = el('button', { class: 'secondary', id: 'own-keep', onclick: () => void change() });
-  const element = el('p', { class: 'row own-kept', hidden: true }, line, openIt, keepIt);
+  const element = el('p', { class: 'row hint own-kept', hidden: true }, line, openIt, keepIt);
   let used: GivenFiles | undefined;
   let kept: GivenFiles | null = null;
   let trouble = '';
@@ -78,7 +78,6 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, 
   });
   return {
     element,
-    /** Says which files are in use; undefined for none. */
     using(files: GivenFiles | undefined): void {
       used = files;
       trouble = '';

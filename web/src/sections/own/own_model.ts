@@ -19,14 +19,14 @@ export function ownModelSection(app: App): HTMLElement {
     ', or drop them anywhere on this page: config.json, the .safetensors files and tokenizer.json, as Hugging Face stores a model, or a GGUF file.',
   );
   const english = el('button', { class: 'secondary', id: 'own-english' }, `Try the little Llama (${englishMegabytes} MB)`);
-  const status = el('p', { class: 'hint own-status', role: 'status' });
+  const status = el('p', { class: 'under hint line own-status', role: 'status' });
   const tell: Tell = (text, failed = false) => {
     status.textContent = text;
-    status.className = `hint own-status${failed ? ' notice is-failure' : ''}`;
+    status.className = `under hint line own-status${failed ? ' notice is-failure' : ''}`;
   };
   const lead = 'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.';
   const about = ' It has read the same novels as the words model of the first screen, but in pieces of words.';
-  const sample = el('p', { class: 'own-sample' }, 'No model at hand? ', english, about);
+  const sample = el('p', { class: 'far own-sample' }, 'No model at hand? ', english, about);
   const section = panel('own', { title: 'Your own model', lead }, zone, sample, status);
 
   let loading: Promise<OpenedModelView> | undefined;

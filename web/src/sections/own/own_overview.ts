@@ -3,11 +3,13 @@
 
 import type { Matrix } from '../../attention/matrix.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
+import { differs } from '../../base/store.js';
 import { choiceOf } from '../../controls/choice.js';
 import { el, refill } from '../../dom/dom.js';
 import { paintTheme } from '../../dom/printing.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { colorScale } from '../../maps/color_scale.js';
+import { destination } from '../../maps/map_grid.js';
 import { headScores, sortedHeads } from '../../model/head_scores.js';
 import { scoreNames, type ScoreName } from '../../model/limits.js';
 import type { App } from '../../state/app.js';
@@ -33,8 +35,7 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
   /** The heads in the order of the places, each layer · heads + head. */
   let order: readonly number[] = [];
   let open: readonly [row: number, column: number] = [0, 0];
-  /** What the present rows were made for. */
-  let built = '';
+  const isNew = differs();
 
   function draw(row: number): void {
     const [, heads, queries, keys] = shown.shape as [number, number, number, number];
@@ -50,14 +51,13 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
     const places = order.slice(row * heads, (row + 1) * heads);
     const buttons = places.map((at, column) => {
       const title = `Layer ${Math.floor(at / heads) + 1}, head ${(at % heads) + 1}${isRank ? `: ${scoreOf(at)}` : ''}`;
-      const button = el('button', { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': title, title });
-      button.addEventListener('click', () => openPlace(row, column));
-      return button;
+      const attributes = { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': title, title };
+      return el('button', { ...attributes, onclick: () => openPlace(row, column) });
     });
     const notes = isRank ? places.map((at) => el('span', { class: 'own-note number', 'aria-hidden': 'true' }, scoreOf(at))) : [];
     for (const list of [buttons, notes]) list.forEach((each, column) => (each.style.gridColumn = String(column + 2)));
     const what = el('span', { class: 'sr-only' }, isRank ? 'From rank ' : 'Layer ');
-    const name = el('span', { role: 'rowheader', class: 'own-row-name' }, what, String(isRank ? row * heads + 1 : row + 1));
+    const name = el('span', { role: 'rowheader', class: 'number hint own-row-name' }, what, String(isRank ? row * heads + 1 : row + 1));
     // The maps of all heads side by side, below the buttons: a canvas for each map would be hundreds of layers.
     const canvas = el('canvas', { class: 'own-strip', 'aria-hidden': 'true' });
     const line = el('div', { role: 'row', class: 'own-row' }, name, canvas, ...buttons, ...notes);
@@ -70,7 +70,6 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
     onOpen(Math.floor(at / heads), at % heads);
   }
 
-  /** Puts the heads in their places, and says how they are sorted. */
   function sort(): void {
     const [layers, heads, queries] = shown.shape as [number, number, number];
     const { ownSort } = app.state.get();
@@ -83,9 +82,7 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
     const none = 'No token of this text occurs twice, so no head can show induction. Repeat a word.';
     hint.textContent = !by ? everyRow : found ? `Heads ${scores[by][1]}: means over this text. Press one to open it.` : none;
     const written = found && Array.from(found, (score) => (by === 'entropy' ? formatNumber(score, 2) : formatPercent(score)));
-    const key = JSON.stringify([layers, heads, written, written && order]);
-    if (key !== built) {
-      built = key;
+    if (isNew([layers, heads, written, written && order])) {
       open = [0, 0];
       rows = Array.from({ length: layers }, (_, row) => createRow(row, heads, (head) => written?.[head] ?? ''));
       grid.style.setProperty('--heads', String(heads));
@@ -96,19 +93,11 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
   }
 
   grid.addEventListener('keydown', (event) => {
-    const moves: Readonly<Record<string, readonly [number, number]>> = {
-      ...{ ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] },
-      ...{ Home: [0, -Infinity], End: [0, Infinity] },
-    };
-    const move = moves[event.key];
-    if (!move || event.ctrlKey || event.altKey || event.metaKey) return;
+    const cell = destination(event, { row: open[0], col: open[1] }, { rows: rows.length, cols: rows[0]?.buttons.length ?? 1 });
+    if (!cell || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    const [row, column] = open.map((at, axis) => {
-      const last = axis === 0 ? rows.length - 1 : (rows[0]?.buttons.length ?? 1) - 1;
-      return Math.max(0, Math.min(last, at + move[axis]!));
-    }) as [number, number];
-    openPlace(row, column);
-    rows[row]?.buttons[column]?.focus();
+    openPlace(cell.row, cell.col);
+    rows[cell.row]?.buttons[cell.col]?.focus();
   });
 
   paintTheme.watch(() => rows.forEach(({ drawSoon }) => drawSoon()));
@@ -121,7 +110,6 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
       sort();
     },
     sort,
-    /** Marks the head that is open. */
     mark(layer: number, head: number): void {
       const heads = rows[0]?.buttons.length ?? 1;
       const set = ([row, column]: readonly [number, number], isOpen: boolean): void => {
@@ -134,7 +122,6 @@ export function createOverview(app: App, onOpen: (layer: number, head: number) =
       open = [Math.floor(place / heads), place % heads];
       set(open, true);
     },
-    /** Moves the focus to the head that is open. */
     focus: (): void => rows[open[0]]?.buttons[open[1]]?.focus(),
   };
 }

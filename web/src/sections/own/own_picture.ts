@@ -40,7 +40,6 @@ export function createPictureChoice(onChange: () => void) {
 
   return {
     element,
-    /** Changes with every picture. */
     key: (): string => `picture ${count}`,
     /** The picture. Shows it. */
     image(): ImageData {

@@ -80,7 +80,6 @@ export function createComparison(app: App, client: ModelClient) {
   field.addEventListener('input', () => update(app, { ownSentences: field.value }, 'own-sentences'));
   return {
     element,
-    /** Compares the sentences in the state if they or the model have changed. */
     follow,
   };
 }

@@ -92,7 +92,6 @@ export function changeProgram(model: ProgramModel, text: string, change: Change)
   ]);
 }
 
-/** A closed box with a program and a button that saves it. */
 export function programBox(name: string) {
   const code = el('code');
   const save = el('button', { class: 'save', 'aria-label': `Save the program of the ${name}` }, 'Save');
@@ -101,7 +100,6 @@ export function programBox(name: string) {
   save.addEventListener('click', () => download(new Blob([code.textContent!], { type: 'text/javascript' }), `${name}.mjs`));
   return {
     element,
-    /** Undefined hides the box. */
     show(program: string | undefined): void {
       element.hidden = program === undefined;
       code.textContent = program ?? '';

@@ -1,19 +1,21 @@
 // Draws arcs from the chosen word to the words that each head attends to: one color per head, thicker for a larger
 // weight, with the head's number at its strongest words.
 
-import { svg } from '../../dom/dom.js';
+import { fit, setAll, setText, svg } from '../../dom/dom.js';
 
-/** The box of a word, in pixels. */
-export interface WordBox {
-  readonly left: number;
-  readonly right: number;
-  readonly top: number;
-  readonly bottom: number;
-}
+export type WordBox = Readonly<Record<'left' | 'right' | 'top' | 'bottom', number>>;
+
+/** The boxes of words within the element that they are placed in. */
+export const boxesOf = (words: readonly HTMLElement[]): WordBox[] =>
+  words.map(({ offsetLeft: left, offsetTop: top, offsetWidth, offsetHeight }) => ({
+    left,
+    top,
+    right: left + offsetWidth,
+    bottom: top + offsetHeight,
+  }));
 
 export interface Arc {
   readonly head: number;
-  /** CSS class that sets the color. */
   readonly className: string;
   readonly query: number;
   readonly key: number;
@@ -49,7 +51,6 @@ const markRadius = 8;
 const f = (value: number): string => value.toFixed(1);
 const middleOf = ({ left, right }: WordBox): number => (left + right) / 2;
 
-/** A line of words. */
 interface Line {
   readonly top: number;
   readonly bottom: number;
@@ -63,7 +64,6 @@ interface Line {
 /** Pixels between the first or last word of a line and an arc that passes outside of the line. */
 const lineMargin = 8;
 
-/** The lines of words, from top to bottom. */
 export function linesOf(words: readonly WordBox[]): Line[] {
   const tops = [...new Set(words.map(({ top }) => top))].sort((a, b) => a - b);
   return tops.map((top) => {
@@ -164,7 +164,7 @@ export function createArcs() {
           { word: words[arc.key]!, aside: end },
         ];
         const { d, x, y } = curve(source, target, textLines, arc.head);
-        setAttributes(lines.children[i]!, {
+        setAll(lines.children[i]!, {
           d,
           class: `arc ${arc.className}`,
           'stroke-width': (1.5 + 3.5 * arc.weight).toFixed(1),
@@ -173,23 +173,9 @@ export function createArcs() {
         if (!arc.numbered) return;
         const group = marks.children[mark]!;
         mark += 1;
-        setAttributes(group, { class: `arc-mark ${arc.className}`, transform: `translate(${f(x)} ${f(y)})` });
-        const label = String(arc.head + 1);
-        if (group.lastElementChild!.textContent !== label) group.lastElementChild!.textContent = label;
+        setAll(group, { class: `arc-mark ${arc.className}`, transform: `translate(${f(x)} ${f(y)})` });
+        setText(group.lastElementChild!, String(arc.head + 1));
       });
     },
   };
-}
-
-/** Gives a group exactly `count` children, and reuses those that exist. */
-function fit(group: SVGGElement, count: number, make: () => SVGElement): void {
-  while (group.childElementCount > count) group.lastElementChild!.remove();
-  while (group.childElementCount < count) group.append(make());
-}
-
-/** Sets only the attributes that differ, so that unchanged elements are not drawn again. */
-function setAttributes(element: Element, attributes: Readonly<Record<string, string>>): void {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (element.getAttribute(name) !== value) element.setAttribute(name, value);
-  }
 }

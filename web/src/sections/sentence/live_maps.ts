@@ -30,13 +30,13 @@ export function liveMaps(app: App) {
     return { view: viewOf(result, 'weights', head), title: titleOf(result, head) };
   });
   const legend = createLegend('weights');
-  const tools = el('div', { class: 'row live-tools' }, views.element, saves);
-  const element = el('div', { class: 'live', id: 'live-map' }, grid, readout, legend.element);
+  const tools = el('div', { class: 'row live-tools' }, views, saves);
+  const element = el('div', { class: 'under live', id: 'live-map' }, grid, readout, legend.element);
   type SmallMap = ReturnType<typeof create>;
   let maps: readonly SmallMap[] = [];
 
   function create(index: number) {
-    const body = el('div', { class: 'live-body' });
+    const body = el('div', { class: 'close live-body' });
     const map = createMap({
       maxCell: 18,
       sizer: body,
@@ -69,7 +69,7 @@ export function liveMaps(app: App) {
     }
     const head = result ? chosen(app, result).head : state.head;
     // A table needs the whole width.
-    const numbers = result !== null && views.current() === 'numbers' && tables.get() !== null;
+    const numbers = result !== null && app.state.get().liveView === 'numbers' && tables.get() !== null;
     grid.classList.toggle('is-numbers', numbers);
     const { muted } = state;
     legend.show({ masked: state.causal || state.window >= 0, edited: state.edits.length > 0, muted: muted.length > 0 });
@@ -115,7 +115,7 @@ export function liveMaps(app: App) {
     const values = result.heads.map((id, head) => {
       const view = viewOf(result, 'weights', head);
       const value = hatchedAs(view, query, key) || formatNumber(view.data[query * view.cols + key]!, 2);
-      return el('span', { class: 'strip-head' }, headBadge(head + 1, id, view.muted), el('span', { class: 'number' }, value));
+      return el('span', { class: 'badged strip-head' }, headBadge(head + 1, id, view.muted), el('span', { class: 'number' }, value));
     });
     readout.replaceChildren(el('span', {}, ...pairOf(names[query]!, names[key]!)), ...values);
   });

@@ -7,7 +7,6 @@ import { presetOf } from '../../attention/presets.js';
 import { tokenize, tokenNames } from '../../attention/tokens.js';
 import { listed } from '../../base/format.js';
 
-/** The key with the largest weight in the row of one head. */
 export interface Look {
   readonly key: number;
   readonly weight: number;

@@ -5,7 +5,6 @@ import { stateSwitch } from '../../controls/choice.js';
 import { el, headBadge, rich } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 
-/** How W_Q and W_K produce each pattern. */
 const how: Readonly<Record<PatternId, string>> = {
   previous: 'W_Q rotates the position code back by one step; W_K selects the position code.',
   first: 'The query always asks for the first position; W_K selects the position code.',
@@ -17,13 +16,11 @@ const how: Readonly<Record<PatternId, string>> = {
   itself: 'W_Q and W_K both select the position code.',
 };
 
-/** Fills the element of the first section. */
 export function addMore(app: App): void {
   const causal = stateSwitch(app, 'causal', { id: 'causal', name: ['Causal'], line: 'each word sees only itself and earlier words, as in GPT' });
   document.querySelector('.more')?.append(measured(app), causal, headChooser(app), aboutWeights(app));
 }
 
-/** What was measured of the heads of the words model. */
 function measured(app: App): HTMLElement {
   const line = el('p', { class: 'hint' });
   app.result.watch((result) => {
@@ -60,7 +57,7 @@ function headChooser(app: App): HTMLElement {
     { class: 'choice' },
     el('legend', {}, 'Hand-built heads'),
     el('p', { class: 'hint what-head' }, 'For each word, a head decides how much to look at every word. These shares, its weights, add up to 1.'),
-    el('div', { class: 'wrap chips' }, ...chips),
+    el('div', { class: 'row chips' }, ...chips),
     hint,
   );
 }
@@ -85,7 +82,7 @@ function aboutWeights(app: App): HTMLElement {
   return onlyOfRules(
     app,
     'details',
-    { class: 'part about' },
+    { class: 'part hint about' },
     el('summary', {}, el('strong', {}, 'These heads were written by hand, not trained. '), 'Open to see how.'),
     el(
       'p',

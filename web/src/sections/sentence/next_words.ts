@@ -3,7 +3,7 @@
 import { isUnbent } from '../../attention/bend.js';
 import { maxTokens, tokenNames } from '../../attention/tokens.js';
 import { formatPercent } from '../../base/format.js';
-import { el, setText } from '../../dom/dom.js';
+import { el, meter, percentOf, setText } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 
 /** The text with one more word: signs follow without a space. */
@@ -15,16 +15,16 @@ export const withWord = (text: string, word: string): string => {
 
 export function nextWords(app: App): HTMLElement {
   const rows = Array.from({ length: 5 }, (_, i) => {
-    const name = el('bdi', { class: 'next-word' });
-    const fill = el('span', { class: 'next-fill' });
+    const name = el('bdi', { class: 'cut next-word' });
+    const bar = meter(0);
     const share = el('span', { class: 'number' });
-    const button = el('button', { class: 'next-bar', onclick: () => write(i) }, name, el('span', { class: 'next-room' }, fill), share);
-    return { button, name, fill, share };
+    const button = el('button', { class: 'next-bar', onclick: () => write(i) }, name, bar, share);
+    return { button, name, fill: bar.firstElementChild as HTMLElement, share };
   });
-  const rest = el('p', { class: 'hint next-rest' });
+  const rest = el('p', { class: 'hint wide next-rest' });
   const said = el('p', { class: 'sr-only', role: 'status' });
   const title = el('h3', { id: 'next-title' }, 'Next word');
-  const list = el('ol', {}, ...rows.map(({ button }) => el('li', {}, button)));
+  const list = el('ol', {}, ...rows.map(({ button }, i) => el('li', { class: i > 2 && 'wide' }, button)));
   const element = el('div', { class: 'next', role: 'group', 'aria-labelledby': 'next-title' }, title, list, rest, said);
   let written = '';
 
@@ -52,7 +52,7 @@ export function nextWords(app: App): HTMLElement {
       const { word, share: part, written: writes } = next.words[i] ?? { word: '', share: 0 };
       setText(name, word);
       setText(share, formatPercent(part));
-      fill.style.width = `${(100 * part).toFixed(1)}%`;
+      fill.style.width = percentOf(part);
       button.setAttribute('aria-label', `Write “${word}”, ${formatPercent(part)}`);
       button.setAttribute('aria-disabled', String(isFull() || writes === ''));
     });

@@ -23,7 +23,7 @@ export function sentenceSection(app: App): HTMLElement {
     presetLine(app),
     sourceSwitch(app),
     maps.element,
-    el('details', { class: 'more' }, el('summary', { 'aria-label': 'More choices' }, '⋯ More'), maps.tools),
+    el('details', { class: 'under more' }, el('summary', { class: 'hint', 'aria-label': 'More choices' }, '⋯ More'), maps.tools),
   );
 }
 
@@ -33,7 +33,7 @@ function textField(app: App): HTMLElement {
     ...{ maxlength: maxCharacters, spellcheck: 'false', autocomplete: 'off' },
     ...{ 'aria-label': 'Your sentence', 'aria-describedby': 'sentence-notice' },
   });
-  const notice = el('p', { id: 'sentence-notice', class: 'hint', role: 'status' });
+  const notice = el('p', { id: 'sentence-notice', class: 'close hint', role: 'status' });
   field.addEventListener('input', () => update(app, { text: field.value }, 'typing'));
   app.state.watch(({ text }, previous) => {
     if (text === previous?.text) return;
@@ -95,9 +95,8 @@ function presetRow(app: App): HTMLElement {
   return row;
 }
 
-/** Says where the heads look from the word in view. */
 function presetLine(app: App): HTMLElement {
-  const line = el('p', { class: 'preset-line hint' });
+  const line = el('p', { class: 'close hint line preset-line' });
   const show = whenSeen(line, () => {
     const result = app.result.get();
     const { query, text, source } = app.state.get();

@@ -6,11 +6,13 @@ import type { ForwardResult } from '../../attention/messages.js';
 import { aboutHead, patternIds, type PatternId } from '../../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
+import { differs } from '../../base/store.js';
 import { createTokenRow } from '../../controls/token_row.js';
-import { el, headBadge, refill, setAll, setText, word } from '../../dom/dom.js';
+import { el, headBadge, refill, setAll, word } from '../../dom/dom.js';
+import { say } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { chosen, headsOf, inView, update, whenChanged, type App } from '../../state/app.js';
-import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
+import { arcsOf, boxesOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
 import { looksFrom, mostWeight, type Look } from './looks.js';
 
 export function tokenStrip(app: App): HTMLElement {
@@ -18,14 +20,13 @@ export function tokenStrip(app: App): HTMLElement {
   const words = createTokenRow(app, 'token', { class: 'wrap strip-words', 'aria-label': 'Tokens' });
   const strip = el('div', { class: 'strip' }, arcs.element, words.element);
   const query = el('strong', {});
-  const looks = el('p', { class: 'strip-looks' }, query, ' looks at');
+  const looks = el('p', { class: 'sr-only strip-looks' }, query, ' looks at');
   const heads = el('div', { class: 'strip-heads', role: 'group', 'aria-label': 'Head in view' });
-  const said = el('p', { class: 'sr-only strip-said', role: 'status' });
-  const element = el('div', { class: 'well strip-box' }, strip, el('div', { class: 'strip-summary' }, looks, heads), said);
+  const element = el('div', { class: 'well strip-box' }, strip, el('div', { class: 'strip-summary' }, looks, heads));
 
   let boxes: readonly WordBox[] = [];
   let stale = true;
-  let summaryKey = '';
+  const isNew = differs();
 
   const shownTokens = () => app.result.get()?.tokens ?? tokenize(app.state.get().text).tokens;
 
@@ -56,12 +57,7 @@ export function tokenStrip(app: App): HTMLElement {
   function measure(): void {
     if (!stale) return;
     stale = false;
-    boxes = words.buttons().map(({ offsetLeft, offsetTop, offsetWidth, offsetHeight }) => ({
-      left: offsetLeft,
-      right: offsetLeft + offsetWidth,
-      top: offsetTop,
-      bottom: offsetTop + offsetHeight,
-    }));
+    boxes = boxesOf(words.buttons());
   }
 
   function drawArcs(result: ForwardResult, shown: number): void {
@@ -81,9 +77,7 @@ export function tokenStrip(app: App): HTMLElement {
     const { heads: ids, given } = named;
     const looks = result ? looksFrom(result, shown) : [];
     const inUse = Math.min(app.state.get().head, ids.length - 1);
-    const key = JSON.stringify([names, shown, looks, inUse, ids, given?.names]);
-    if (key === summaryKey) return;
-    summaryKey = key;
+    if (!isNew([names, shown, looks, inUse, ids, given?.names])) return;
     query.replaceChildren(word(names[shown] ?? ''));
     refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, textOf(looks[head], names), aboutHead(named, head))));
   }
@@ -91,7 +85,7 @@ export function tokenStrip(app: App): HTMLElement {
   function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread, muted }: LookText, title: string) {
     return el(
       'button',
-      { class: 'strip-head', title, 'aria-pressed': String(pressed), onclick: () => update(app, { head }) },
+      { class: 'badged strip-head', title, 'aria-pressed': String(pressed), onclick: () => update(app, { head }) },
       headBadge(head + 1, id, muted),
       el('span', { class: 'sr-only' }, `head ${head + 1} ${spread ? 'mostly ' : ''}`),
       word(name),
@@ -101,7 +95,7 @@ export function tokenStrip(app: App): HTMLElement {
   }
 
   /** Announces the words that the heads look at, when the visitor chooses a word. A new sentence announces nothing. */
-  function say(): void {
+  function tell(): void {
     const result = app.result.get();
     if (!result || app.state.get().query === null) return;
     const { query: shown } = chosen(app, result);
@@ -110,12 +104,12 @@ export function tokenStrip(app: App): HTMLElement {
       const { name, weight, spread } = textOf(look, names);
       return `head ${head + 1} ${spread ? 'mostly ' : ''}${name} ${weight}`.trim();
     });
-    setText(said, `${names[shown]} looks at: ${parts.join(', ')}`);
+    say(`${names[shown]} looks at: ${parts.join(', ')}`, element);
   }
 
   const drawSoon = whenSeen(element, draw);
   draw();
-  whenChanged(app, ['query'], say);
+  whenChanged(app, ['query'], tell);
   app.result.watch(() => {
     stale = true;
     drawSoon();

@@ -2,20 +2,16 @@
 
 import '../../styles/measurement.css';
 import { messageOf } from '../../base/format.js';
-import { el } from '../../dom/dom.js';
-import { download } from '../../dom/dom.js';
+import { download, el } from '../../dom/dom.js';
 import { describe, type PeerName, type SizeId, type SpeedCalls, type SpeedEvent } from '../../speed/messages.js';
 import { busyLine, comparison, csvOfSpeed, gigaflops, machineName, reported, significant, type Reported } from '../../speed/report.js';
 import type { App } from '../../state/app.js';
 import type { Listener, Remote } from '../../workers/remote.js';
 
-/** The elements of the section that a measurement changes. */
 type Places = Readonly<Record<'status' | 'button' | 'save' | 'list' | 'about' | 'machine', HTMLElement>>;
 
-/** Starts the worker that measures. */
 export type Connect = (listener: Listener<SpeedEvent>) => Remote<SpeedCalls>;
 
-/** Returns a function that starts a measurement, or stops a running measurement. */
 export function createMeasurement(app: App, places: Places, connect: Connect, peers: () => PeerName[]): () => void {
   const { status, button, save, list, about, machine } = places;
   let worker: Remote<SpeedCalls> | undefined;
@@ -76,7 +72,7 @@ export function createMeasurement(app: App, places: Places, connect: Connect, pe
 /** A bar whose length is the number of calls per second, with a line from the slowest to the fastest round. */
 function speedRow(row: Reported, fastest: number, size: SizeId): HTMLElement {
   const { name, note, failure, milliseconds, fastest: least, slowest } = row;
-  const title = el('span', { class: 'speed-name' }, el('strong', {}, name), note ? ` ${note}` : '');
+  const title = el('span', { class: 'hint speed-name' }, el('strong', {}, name), note ? ` ${note}` : '');
   if (failure) return el('li', { class: 'speed-row' }, title, el('span', { class: 'speed-facts' }, `No result: ${failure}`));
   const share = (time: number) => 100 / time / fastest;
   const bar = el('span', { class: 'speed-bar' });

@@ -21,7 +21,7 @@ export function speedSection(app: App): HTMLElement {
   const list = el('ol', { class: 'speed-list' });
   const about = el(
     'p',
-    { class: 'hint speed-about', hidden: true },
+    { class: 'far hint speed-about', hidden: true },
     'Bars: calls in a second, so longer is faster. Lines: from the slowest round to the fastest. Each round times every implementation in turn, after all have warmed up.',
   );
   const machine = el('p', { class: 'hint speed-machine', hidden: true });
@@ -68,7 +68,7 @@ function sizeChoice(app: App): HTMLElement {
 }
 
 function peerChoice(boxes: readonly { name: PeerName; box: HTMLInputElement }[]): HTMLElement {
-  const labels = boxes.map(({ name, box }) => el('label', { class: 'speed-peer' }, box, peerTitles[name]));
+  const labels = boxes.map(({ name, box }) => el('label', { class: 'badged speed-peer' }, box, peerTitles[name]));
   return el(
     'fieldset',
     { class: 'row speed-choice' },
@@ -82,7 +82,7 @@ function peerChoice(boxes: readonly { name: PeerName; box: HTMLInputElement }[])
 function howToHavePeers(): HTMLElement {
   return el(
     'p',
-    { class: 'row hint speed-choice' },
+    { class: 'hint speed-choice' },
     'To compare with ONNX Runtime and TensorFlow.js too, start this page with ',
     el('code', {}, 'npm start -- --peers'),
     '.',

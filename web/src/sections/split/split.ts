@@ -23,14 +23,22 @@ export function stridesOf({ heads, tokens, width: whole }: SplitSize, wrong: boo
   return wrong ? { head: tokens * width, token: width, col: 1 } : { head: width, token: whole, col: 1 };
 }
 
-/** The index in memory of a cell. */
 export const indexOf = ({ head, token, col }: Place, strides: Strides): number => head * strides.head + token * strides.token + col * strides.col;
 
-/** The row and column of q at an index in memory. */
 export const sourceOf = (index: number, width: number): { token: number; col: number } => ({
   token: Math.floor(index / width),
   col: index % width,
 });
+
+/** The cells of all heads, in the order of a head's rows. */
+export function placesOf({ heads, tokens, width }: SplitSize): Place[] {
+  const cols = width / heads;
+  return Array.from({ length: tokens * width }, (_, at) => ({
+    head: Math.floor(at / (tokens * cols)),
+    token: Math.floor(at / cols) % tokens,
+    col: at % cols,
+  }));
+}
 
 /**
  * The first cell in memory order that the reshape without the transpose fills with another number; null if there is
@@ -38,15 +46,5 @@ export const sourceOf = (index: number, width: number): { token: number; col: nu
  */
 export function firstWrong(size: SplitSize): Place | null {
   const [right, wrong] = [stridesOf(size, false), stridesOf(size, true)];
-  const { heads, tokens } = size;
-  const width = size.width / heads;
-  for (let head = 0; head < heads; head += 1) {
-    for (let token = 0; token < tokens; token += 1) {
-      for (let col = 0; col < width; col += 1) {
-        const place = { head, token, col };
-        if (indexOf(place, right) !== indexOf(place, wrong)) return place;
-      }
-    }
-  }
-  return null;
+  return placesOf(size).find((place) => indexOf(place, right) !== indexOf(place, wrong)) ?? null;
 }

@@ -1,8 +1,7 @@
 // The figure of one number: the number itself, the operation that made it as a picture and in a sentence with all its terms, and
 // how it goes on.
 
-import { el, rich, setText, word, type Child } from '../../dom/dom.js';
-import { announced } from '../../dom/live_region.js';
+import { el, meter, percentOf, rich, setText, word, type Child } from '../../dom/dom.js';
 import { createSharedBar } from '../../maps/shared_bar.js';
 import { createStripCells, createStrips, limitOf, type Strip, type StripCells } from '../../maps/vector_strips.js';
 import { mostBars, type Bar, type Explanation, type Terms } from './explain.js';
@@ -13,21 +12,18 @@ export function createCellExplanation() {
   const value = el('strong', { class: 'origin-value number' });
   const first = el('strong', { class: 'origin-first number' });
   const why = el('p', { class: 'origin-why' });
-  // Announced as a whole: a sum alone does not say which cell it belongs to.
-  const said = announced(
-    el('div', { class: 'origin-said', 'aria-atomic': 'true' }, el('span', {}, place, el('span', { class: 'sr-only' }, ': ')), value, ' ', why),
-  );
+  const said = el('div', { class: 'wrap origin-said' }, value, ' ', place);
   const strips = createStrips();
-  const bars = el('div', { class: 'origin-bars', 'aria-hidden': 'true' });
+  const bars = el('div', { class: 'bars origin-bars', 'aria-hidden': 'true' });
   const parts = Array.from({ length: mostBars }, createStripCells);
   const sum = createStripCells();
   const whole = createSharedBar();
   const next = el('p', { class: 'origin-next' });
-  const head = el('span', { class: 'cut head-name', 'aria-hidden': 'true' });
+  const head = el('span', { class: 'cut hint head-name', 'aria-hidden': 'true' });
   const summary = el('summary', {});
   const terms = el('div', { class: 'origin-terms', tabindex: 0, role: 'group', 'aria-label': 'Terms' });
   const details = el('details', {}, summary, terms);
-  const element = el('div', { class: 'origin' }, head, said, strips.element, bars, whole.element, details, next);
+  const element = el('div', { class: 'origin' }, head, said, why, strips.element, bars, whole.element, details, next);
   let current: Explanation | undefined;
 
   function fillTerms(): void {
@@ -38,7 +34,6 @@ export function createCellExplanation() {
 
   return {
     element,
-    /** Names the head of the matrix. */
     head,
     /** Returns the elements that move when a step is shown. */
     moving: (): Moving => ({
@@ -47,14 +42,17 @@ export function createCellExplanation() {
       strips: strips.element,
       bars: (current?.bars ?? []).map(({ key, start = 0 }, i) => ({
         bar: bars.querySelectorAll<HTMLElement>('.origin-bar > *')[i]!,
-        start: percent(start),
+        start: percentOf(start),
         part: current?.whole && whole.partOf(key),
       })),
       parts: current?.sum ? parts.slice(0, current.bars?.length).map(({ canvas }) => canvas) : [],
       sum: sum.canvas,
     }),
-    /** `goesOn`: how the number goes on to the next step; empty for a number that is not of the thread. */
-    show(where: readonly Child[], number: string, explanation: Explanation, goesOn: string): void {
+    /**
+     * Returns the number and how it came about in one sentence, for screen readers. `goesOn`: how the number goes on to the next step;
+     * empty for a number that is not of the thread.
+     */
+    show(where: readonly Child[], number: string, explanation: Explanation, goesOn: string): string {
       current = explanation;
       const { product, bars: shown = [], sum: total, first: largest = '', whole: row } = explanation;
       place.replaceChildren(...where);
@@ -76,6 +74,8 @@ export function createCellExplanation() {
       setText(next, '');
       if (goesOn) next.append(el('strong', {}, 'Next: '), ...rich(goesOn));
       fillTerms();
+      const how = product ? `the sum of ${count} products.` : why.textContent!.split(/(?<=\.) /, 1)[0]!;
+      return `${place.textContent}: ${number}, ${how}`;
     },
   };
 }
@@ -86,12 +86,8 @@ function stripsOf({ left, right }: NonNullable<Explanation['product']>): Strip[]
   return [strip(left.label, left.data), strip(right.label, right.data), strip('product', products)];
 }
 
-const percent = (share: number): string => `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
-
 function barOf({ label, share, note, part }: Bar, cells: StripCells): HTMLElement {
-  const fill = el('span', {});
-  fill.style.width = percent(share);
-  const room = el('span', { class: 'origin-bar' }, fill);
+  const room = meter(share, 'origin-bar');
   return lineOf(word(label), part ? el('span', { class: 'origin-bar-and-part' }, room, cells.canvas) : room, note);
 }
 
@@ -103,7 +99,7 @@ function tableOf({ titles, rows, total }: Terms): HTMLElement {
   const sum = [...titles.slice(2).map(() => ''), 'sum', total];
   return el(
     'table',
-    {},
+    { class: 'under' },
     el('thead', {}, el('tr', {}, ...cells('th', titles))),
     el('tbody', {}, ...rows.map((row) => el('tr', {}, ...cells('td', row)))),
     el('tfoot', {}, el('tr', {}, ...cells('td', sum))),

@@ -20,10 +20,8 @@ export interface Product {
 }
 
 export interface Terms {
-  /** Titles of the columns. */
   readonly titles: readonly string[];
   readonly rows: readonly (readonly string[])[];
-  /** The sum over all rows. */
   readonly total: string;
 }
 
@@ -43,7 +41,6 @@ export interface Bar {
 export interface Whole {
   readonly weights: Float32Array;
   readonly names: readonly string[];
-  /** Class of the head's color. */
   readonly head: string;
   readonly chosen: number;
 }
@@ -63,34 +60,37 @@ export interface Explanation {
   readonly terms?: () => Terms;
 }
 
+const sumOf = (values: ArrayLike<number>): number => Array.from(values).reduce((a, b) => a + b, 0);
+const totalOf = (values: Float32Array): string => f(sumOf(values), 4);
 const signed = (value: number, digits = 2) => (value < 0 ? `(${f(value, digits)})` : f(value, digits));
 
-/** The three largest terms of a dot product, the term of column `lead` first, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
-function sumOf({ left, right }: Product, lead?: number): Pick<Explanation, 'first' | 'why' | 'lit'> {
+/**
+ * The three largest terms of a dot product, the term of column `lead` first, and the number of others that are not 0:
+ * "0.97·1.00 + 0.03·(−1.00) + 2 more". A term that would be printed as 0.000 is among the others.
+ */
+function largestTerms({ left, right }: Product, lead?: number): Pick<Explanation, 'first' | 'why' | 'lit'> {
   const products = Array.from(left.data, (value, i) => ({ a: value, b: right.data[i]!, i }))
-    .filter(({ a, b }) => Math.abs(a * b) >= 5e-4)
+    .filter(({ a, b }) => a * b !== 0)
     .sort((p, q) => Number(q.i === lead) - Number(p.i === lead) || Math.abs(q.a * q.b) - Math.abs(p.a * p.b));
-  const [first, ...others] = products.slice(0, 3).map(({ a, b }) => `${signed(a)}·${signed(b)}`);
-  if (first === undefined) return { why: 'Every product is 0.' };
-  const more = products.length - 1 - others.length;
+  const large = products.filter(({ a, b }) => Math.abs(a * b) >= 5e-4).slice(0, 3);
+  const [first, ...others] = large.map(({ a, b }) => `${signed(a)}·${signed(b)}`);
+  if (first === undefined) return { why: products.length === 0 ? 'Every product is 0.' : 'Every product is nearly 0.' };
+  const more = products.length - large.length;
   const rest = [...others, ...(more > 0 ? [`${more} more`] : [])];
-  return { first, why: rest.map((term) => ` + ${term}`).join(''), lit: products[0]!.i };
+  return { first, why: rest.map((term) => ` + ${term}`).join(''), lit: large[0]!.i };
 }
 
 function termsOf({ left, right }: Product): Terms {
-  const products = Array.from(left.data, (value, i) => value * right.data[i]!);
+  const products = left.data.map((value, i) => value * right.data[i]!);
   return {
     titles: ['column', left.label, right.label, 'product'],
-    rows: products.map((product, i) => [String(i + 1), f(left.data[i]!, 4), f(right.data[i]!, 4), f(product, 4)]),
-    total: f(
-      products.reduce((sum, product) => sum + product, 0),
-      4,
-    ),
+    rows: Array.from(products, (product, i) => [String(i + 1), f(left.data[i]!, 4), f(right.data[i]!, 4), f(product, 4)]),
+    total: totalOf(products),
   };
 }
 
 function dotProduct(product: Product, bias?: number, lead?: number): Explanation {
-  const { why, ...sum } = sumOf(product, lead);
+  const { why, ...sum } = largestTerms(product, lead);
   return {
     ...sum,
     why: why + (bias === undefined ? '' : `, and then the bias ${signed(bias, 3)} is added.`),
@@ -105,24 +105,19 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place, 
   const { trace, tokens, heads, weights, bend, given, embedDim, headDim } = result;
   const names = tokenNames(tokens);
   const wide = heads.length * headDim;
-  const projected = (letter: string, w: Float32Array) =>
-    dotProduct(
-      {
-        left: { label: `x of ${names[row]}`, data: rowOf(trace.x, 0, row) },
-        right: { label: `W_${letter}, row ${col + 1}`, data: w.subarray(col * embedDim, (col + 1) * embedDim) },
-      },
-      weights.inBias?.['QKV'.indexOf(letter) * wide + col],
-    );
-
   switch (name) {
     case 'x':
       return { why: given ? 'The layers below computed this number.' : `This feature is set by a rule: ${featureName(col)}.` };
     case 'q':
-      return projected('Q', weights.qProj);
     case 'k':
-      return projected('K', weights.kProj);
     case 'v':
-      return projected('V', weights.vProj);
+      return dotProduct(
+        {
+          left: { label: `x of ${names[row]}`, data: rowOf(trace.x, 0, row) },
+          right: { label: `W_${name.toUpperCase()}, row ${col + 1}`, data: weights[`${name}Proj`].subarray(col * embedDim, (col + 1) * embedDim) },
+        },
+        weights.inBias?.['qkv'.indexOf(name) * wide + col],
+      );
     case 'qHeads':
     case 'kHeads':
     case 'vHeads':
@@ -213,7 +208,7 @@ function softmax(result: ForwardResult, { row, col, head }: Place): Explanation 
   const weights = rowOf(trace.weights, head, row);
   const most = scores.reduce((a, b) => Math.max(a, b), -Infinity);
   const power = (key: number) => Math.exp(scores[key]! - most);
-  const total = Array.from(scores, (_, key) => power(key)).reduce((a, b) => a + b, 0);
+  const total = sumOf(Array.from(scores, (_, key) => power(key)));
   const least = scores.reduce((a, b) => (Number.isFinite(b) ? Math.min(a, b) : a), most);
   // In the order of the sentence, as in the bar that they share.
   const keys = barKeys(weights).sort((a, b) => a - b);
@@ -229,10 +224,7 @@ function softmax(result: ForwardResult, { row, col, head }: Place): Explanation 
   const terms = () => ({
     titles: ['key', 'score', 'e^{score − largest}', 'weight'],
     rows: Array.from(scores, (score, key) => [names[key]!, f(score), f(power(key), 4), f(weights[key]!, 4)]),
-    total: f(
-      weights.reduce((a, b) => a + b, 0),
-      4,
-    ),
+    total: totalOf(weights),
   });
   const edits = bend.edits.filter((edit) => edit.head === head && edit.query === row);
   if (hides(causal, bend.window, row, col)) return { why: 'Hidden by the mask, so the weight is exactly 0.', bars, whole, terms };
@@ -262,10 +254,7 @@ function mixing({ trace, tokens }: ForwardResult, { row, col, head }: Place): Ex
     terms: () => ({
       titles: ['word', 'weight', 'value', 'product'],
       rows: Array.from(weights, (weight, key) => [names[key]!, f(weight, 4), f(value(key), 4), f(weight * value(key), 4)]),
-      total: f(
-        Array.from(weights, (weight, key) => weight * value(key)).reduce((a, b) => a + b, 0),
-        4,
-      ),
+      total: totalOf(weights.map((weight, key) => weight * value(key))),
     }),
   };
 }
@@ -294,12 +283,12 @@ export function carries({ trace, tokens, heads, bend }: ForwardResult, query: nu
   if (speaking.length === 0) return `Every head is muted, so ${names[query]} is nothing.`;
   const shares = tokens.map((_, key) => {
     const weights = speaking.map((head) => trace.weights.data[(head * tokens.length + query) * tokens.length + key]!);
-    return weights.reduce((a, b) => a + b, 0) / speaking.length;
+    return sumOf(weights) / speaking.length;
   });
   const order = [...shares.keys()].sort((a, b) => shares[b]! - shares[a]!);
   const shown = order.filter((key) => shares[key]! >= 0.05).slice(0, 5);
   if (shown.length === 0) shown.push(order[0]!);
-  const rest = shares.filter((_, key) => !shown.includes(key)).reduce((a, b) => a + b, 0);
+  const rest = sumOf(shares.filter((_, key) => !shown.includes(key)));
   const percents = wholePercents([...shown.map((key) => shares[key]!), rest]);
   const list = shown.map((key, i) => `${percents[i]}\u00a0% ${names[key]}`);
   const others = percents.at(-1)! > 0 ? ` and ${percents.at(-1)}\u00a0% other words` : '';

@@ -28,7 +28,7 @@ function valuesPath(): SVGSVGElement {
 }
 
 export function flowMap(app: App): HTMLElement {
-  const values = steps.map(() => el('span', { class: 'step-value number' }));
+  const values = steps.map(() => el('span', { class: 'number hint step-value' }));
   const tabs = steps.map(({ id, symbol, title }, index) => {
     const shape = el('span', { class: 'step-shape' });
     app.result.watch((result) => {
@@ -37,7 +37,7 @@ export function flowMap(app: App): HTMLElement {
     return el(
       'button',
       { role: 'tab', class: 'column step', id: `step-${id}`, 'aria-controls': 'step-detail', onclick: () => goTo(app, index) },
-      el('span', { class: 'step-number', 'aria-hidden': 'true' }, String(index + 1)),
+      el('span', { class: 'number hint step-number', 'aria-hidden': 'true' }, String(index + 1)),
       el('span', { class: 'step-symbol' }, ...rich(symbol)),
       el('span', { class: 'sr-only' }, `, ${title}, shape `, shape, ', '),
       values[index]!,
@@ -63,7 +63,7 @@ export function flowMap(app: App): HTMLElement {
   });
   whenViewed(app, whenSeen(list, count));
   // A phone shows it below the stops, because the text of the step is below the map there.
-  const here = el('p', { class: 'step-here cut', 'aria-hidden': 'true' });
+  const here = el('p', { class: 'narrow cut step-here', 'aria-hidden': 'true' });
   app.state.watch(({ step }, previous) => {
     if (step === previous?.step) return;
     here.textContent = `${indexOf(app) + 1}. ${stepOf(step).title}`;
@@ -74,7 +74,7 @@ export function flowMap(app: App): HTMLElement {
       tab.tabIndex = selected ? 0 : -1;
     });
   });
-  const label = el('span', { class: 'flow-label', 'aria-hidden': 'true' }, 'values');
+  const label = el('span', { class: 'hint flow-label', 'aria-hidden': 'true' }, 'values');
   return el('div', { class: 'flow' }, valuesPath(), label, list, here);
 }
 
@@ -123,5 +123,5 @@ export function stepButtons(app: App): HTMLElement {
     slider.value = String(index + 1);
     slider.setAttribute('aria-valuetext', `${index + 1} of ${steps.length}: ${steps[index]!.title}`);
   });
-  return el('div', { class: 'step-buttons' }, button('← Back', -1), slider, button('Next →', 1), playButton(app));
+  return el('div', { class: 'dock step-buttons' }, button('← Back', -1), slider, button('Next →', 1), playButton(app));
 }

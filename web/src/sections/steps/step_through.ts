@@ -4,9 +4,11 @@
 import { mostColumns, type ForwardResult, type Trace } from '../../attention/messages.js';
 import { headName as nameOf } from '../../attention/patterns.js';
 import { formatNumber, formatShape } from '../../base/format.js';
+import { differs } from '../../base/store.js';
 import { createHeadPicker } from '../../controls/head_picker.js';
-import { createViewSwitch } from '../../controls/choice.js';
-import { el, pairOf, panel, refill, rich, setText, word, type Child } from '../../dom/dom.js';
+import { choiceOf, createViewSwitch } from '../../controls/choice.js';
+import { el, pairOf, panel, rich, setText, word, type Child } from '../../dom/dom.js';
+import { isOnScreen, say } from '../../dom/live_region.js';
 import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { cellText } from '../../maps/cell_text.js';
@@ -67,9 +69,10 @@ function stepDetail(app: App): HTMLElement {
   let explained: Cell | undefined;
   const texts = stack('step-texts');
   const formulas = stack('formula');
-  const shape = el('p', { class: 'shape-line' });
-  const parts = el('div', { class: 'segments', role: 'group', 'aria-label': 'Matrix' });
-  const heads = createHeadPicker((head) => update(app, { head }), { id: 'show-head-' });
+  const shape = el('p', { class: 'hint shape-line' });
+  const letters = (['q', 'k', 'v'] as const).map((value) => ({ value, label: value, id: `part-${value}` }));
+  const parts = choiceOf(app, 'part', letters, { role: 'group', 'aria-label': 'Matrix' });
+  const heads = createHeadPicker((head) => update(app, { head }), { id: 'show-head-', class: 'segments heads wide' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
   const picture = el('div', { class: 'slim step-picture' });
   const explanation = createCellExplanation();
@@ -90,7 +93,7 @@ function stepDetail(app: App): HTMLElement {
     { class: 'column step-detail', role: 'tabpanel', id: 'step-detail' },
     texts.element,
     el('div', { class: 'well row apart formula-row' }, formulas.element, shape),
-    el('div', { class: 'row step-controls' }, heads.element, parts, views.element),
+    el('div', { class: 'row step-controls' }, heads.element, parts, views),
     body,
     el(
       'div',
@@ -125,6 +128,7 @@ function stepDetail(app: App): HTMLElement {
     );
     showControls(result, step, head);
     drawMatrix(result, name, head);
+    fitFormulas();
     explainCell();
   });
 
@@ -151,14 +155,6 @@ function stepDetail(app: App): HTMLElement {
   function showControls(result: ForwardResult, step: Step, head: number): void {
     const part = chosenPart(step);
     parts.classList.toggle('is-idle', step.parts.length === 1);
-    refill(
-      parts,
-      ...(step.parts.length > 1 ? step.parts : steps[1]!.parts).map(({ label }) => {
-        const button = el('button', { id: `part-${label}`, 'aria-pressed': String(label === part.label) }, label);
-        button.addEventListener('click', () => update(app, { part: label as PageState['part'] }));
-        return button;
-      }),
-    );
     const { muted } = result.bend;
     heads.show(result, muted, (index) => index === head);
     const name = `${nameOf(result, head)}${muted.includes(head) ? ', muted' : ''}`;
@@ -169,7 +165,7 @@ function stepDetail(app: App): HTMLElement {
   function fixColumns(view: MatrixView): void {
     const whole = body.clientWidth;
     const { width } = layoutOf(view, whole, maxCell);
-    const narrow = view.colLabels !== undefined && views.current() === 'colors' && whole > 750 && width < whole / 2;
+    const narrow = view.colLabels !== undefined && app.state.get().stepView === 'colors' && whole > 750 && width < whole / 2;
     body.style.gridTemplateColumns = narrow ? `${width}px minmax(0, 1fr)` : '';
   }
 
@@ -194,7 +190,7 @@ function stepDetail(app: App): HTMLElement {
     const label = `${name}${perHead ? ` of head ${head + 1}` : ''}, ${view.rows} by ${view.cols}`;
     const where = perHead ? `head ${head + 1}, ` : `${name}, `;
     const cellLabel = ({ row, col }: Cell): string => where + cellText(view, row, col);
-    showMatrix(picture, map, { view, label, cellLabel }, views.current());
+    showMatrix(picture, map, { view, label, cellLabel }, app.state.get().stepView);
   }
 
   const isSquare = (): boolean => {
@@ -229,20 +225,32 @@ function stepDetail(app: App): HTMLElement {
     const value = formatNumber(numberAt(result, name, thread.head, cell));
     const isOwn = cell === own;
     const lead = isOwn ? cellOf(thread, 'merged', result.headDim).col : undefined;
-    explanation.show(place, value, explain(result, name, { ...cell, head: thread.head }, lead), isOwn ? goesOn(result, name, thread) : '');
+    const next = isOwn ? goesOn(result, name, thread) : '';
+    tell(explanation.show(place, value, explain(result, name, { ...cell, head: thread.head }, lead), next), cell);
   });
+
+  const [isOtherStep, isOtherCell] = [differs(), differs()];
+
+  /** Announces the number of a cell once another step or cell is chosen, or has the focus of the keyboard. */
+  function tell(sentence: string, { row, col }: Cell): void {
+    const { step, part, head, causal } = app.state.get();
+    const [otherStep, otherCell] = [isOtherStep(step), isOtherCell([part, head, causal, row, col])];
+    const isPointer = app.pointed.get() && !document.activeElement?.matches(':focus-visible');
+    if ((!otherStep && !otherCell) || isPointer || !isOnScreen(detail)) return;
+    say(otherStep ? `Step ${steps.indexOf(shownStep()) + 1}, ${shownStep().title}: ${sentence}` : sentence, detail);
+  }
 
   /** Shows by movement how the step makes its matrix. */
   async function play(before: StepId): Promise<void> {
     if (reducedMotion.matches) return;
-    const drawn = new Promise<void>((done) => (views.current() === 'colors' ? map.afterDraw(done) : done()));
+    const drawn = new Promise<void>((done) => (app.state.get().stepView === 'colors' ? map.afterDraw(done) : done()));
     // Without a network and without a copy of the script, nothing moves.
     const motion = await import('./motion.js').catch(() => null);
     motion?.moveOperands(explanation.moving());
     if (before !== shownStep().id) motion?.carry(document.querySelector(`#step-${before} .step-value`), explanation.moving());
     await drawn;
     const result = app.result.get();
-    if (!motion || !result || views.current() !== 'colors') return;
+    if (!motion || !result || app.state.get().stepView !== 'colors') return;
     if (shownStep().id === 'merge') motion.joinBands(map, shownView(result).bands ?? []);
     if (explained && explained.col < shownView(result).cols) motion.dropInto(map, explained, explanation.moving());
   }
@@ -257,14 +265,14 @@ function stepDetail(app: App): HTMLElement {
   app.result.watch(whenSeen(detail, draw));
   app.pointed.watch(explainSoon);
   app.state.watch((state, previous) => {
-    const differs = (...names: (keyof PageState)[]) => names.some((name) => state[name] !== previous?.[name]);
+    const changed = (...names: (keyof PageState)[]) => names.some((name) => state[name] !== previous?.[name]);
     const result = app.result.get();
-    if (result && differs('part')) write(result);
-    if (differs('step', 'part', 'head', 'query', 'key')) clicked = undefined;
-    if (differs('step', 'head', 'part', 'stepView')) show();
+    if (result && changed('part')) write(result);
+    if (changed('step', 'part', 'head', 'query', 'key')) clicked = undefined;
+    if (changed('step', 'head', 'part', 'stepView')) show();
     // A result that is about to be replaced does not move.
-    if (previous && differs('step', 'part') && isCurrent(result, app)) void play(previous.step);
-    else if (differs('query', 'key')) explainSoon();
+    if (previous && changed('step', 'part') && isCurrent(result, app)) void play(previous.step);
+    else if (changed('query', 'key')) explainSoon();
   });
   new ResizeObserver(() => {
     const result = app.result.get();

@@ -6,7 +6,6 @@ import type { StepId } from '../../state/page_state.js';
 import type { FormulaName } from './formulas.js';
 
 export interface Part {
-  /** Text of the button. */
   readonly label: string;
   readonly trace: keyof Trace;
   readonly formula: FormulaName;

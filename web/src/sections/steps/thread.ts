@@ -49,34 +49,17 @@ export function threadOf({ trace, weights, heads, headDim, embedDim, bend }: For
 
 /** The cell of the thread in the matrix of a step; `columns` is the head's width. */
 export function cellOf({ query, key, head, feature, column, handed, out }: Thread, name: keyof Trace, columns: number): Cell {
+  const row = ['k', 'v', 'kHeads', 'vHeads'].includes(name) ? key : query;
   const first = head * columns;
-  switch (name) {
-    case 'x':
-      return { row: query, col: feature };
-    case 'q':
-      return { row: query, col: first + column };
-    case 'k':
-      return { row: key, col: first + column };
-    case 'v':
-      return { row: key, col: first + handed };
-    case 'qHeads':
-      return { row: query, col: column };
-    case 'kHeads':
-      return { row: key, col: column };
-    case 'vHeads':
-      return { row: key, col: handed };
-    case 'headsOut':
-      return { row: query, col: handed };
-    case 'merged':
-      return { row: query, col: first + handed };
-    case 'output':
-      return { row: query, col: out };
-    default:
-      return { row: query, col: key };
-  }
+  const columnsOf: { readonly [name in keyof Trace]?: number } = {
+    x: feature,
+    ...{ q: first + column, k: first + column, v: first + handed },
+    ...{ qHeads: column, kHeads: column, vHeads: handed, headsOut: handed },
+    ...{ merged: first + handed, output: out },
+  };
+  return { row, col: columnsOf[name] ?? key };
 }
 
-/** A number of a step, as the engine computed it. */
 export const numberAt = ({ trace }: ForwardResult, name: keyof Trace, head: number, { row, col }: Cell): number =>
   rowOf(trace[name], trace[name].shape.length === 4 ? head : 0, row)[col]!;
 

@@ -28,8 +28,8 @@ function controls(app: App, generating: Generating): HTMLElement {
   const go = el('button', { class: 'primary', id: 'generate-go' }, 'Generate');
   const one = el('button', { class: 'secondary', id: 'generate-one', onclick: () => void generating.tick() }, 'One token');
   const other = el('button', { class: 'secondary', id: 'generate-other' }, 'Another pattern');
-  const place = el('p', { class: 'train-place number' });
-  const hint = el('p', { class: 'hint generate-hint', role: 'status' });
+  const place = el('p', { class: 'hint train-place number' });
+  const hint = el('p', { class: 'under hint line generate-hint', role: 'status' });
   // The bar moves; the sentence stays the same during the training, so that it is announced once.
   const progress = el('progress', { class: 'generate-progress', 'aria-hidden': 'true', hidden: true });
   go.addEventListener('click', () => {
@@ -58,14 +58,14 @@ function controls(app: App, generating: Generating): HTMLElement {
   };
   generating.view.watch(show);
   app.training.view.watch(show);
-  return el('div', {}, el('div', { class: 'row run-buttons' }, go, one, other, place), progress, hint);
+  return el('div', { class: 'far' }, el('div', { class: 'row run-buttons' }, go, one, other, place), progress, hint);
 }
 
 function strip(app: App, generating: Generating): HTMLElement {
   const list = el('ol', { class: 'wrap generated', 'aria-label': 'Tokens so far' });
   const legend = el(
     'p',
-    { class: 'legend' },
+    { class: 'wrap hint legend' },
     el('span', { class: 'legend-item' }, el('span', { class: 'made is-given', 'aria-hidden': 'true' }), 'given'),
     el('span', { class: 'legend-item' }, el('span', { class: 'made', 'aria-hidden': 'true' }), 'generated'),
     el('span', { class: 'legend-item' }, el('span', { class: 'made is-wrong', 'aria-hidden': 'true' }, '✗'), 'breaks the pattern'),
@@ -95,7 +95,7 @@ function strip(app: App, generating: Generating): HTMLElement {
 /** A cell for each token's key and value: computed in this tick, kept from an earlier tick, or not computed yet. */
 function costPanel(generating: Generating, title: string, which: 'cached' | 'plain'): HTMLElement {
   const cells = Array.from({ length: mostTokens }, () => el('span', { class: 'row-cell' }));
-  const said = el('p', { class: 'cost-text' });
+  const said = el('p', { class: 'hint cost-text' });
   const numbers = { adds: number('multiply-adds'), bytes: number('kept in memory'), time: number('time') };
   generating.view.watch(({ ticks }) => {
     const tick = ticks.at(-1);
@@ -134,8 +134,8 @@ function number(name: string) {
 const bytesText = (bytes: number): string => `${bytes.toLocaleString('en')} bytes`;
 
 function answer(app: App, generating: Generating): HTMLElement {
-  const same = el('p', { class: 'same-tokens' });
-  const total = el('p', { class: 'generate-total' });
+  const same = el('p', { class: 'line same-tokens' });
+  const total = el('p', { class: 'line generate-total' });
   const why = el('p', {});
   const show = (): void => {
     const view = generating.view.get();

@@ -1,6 +1,6 @@
 // A chart of a few lines over the steps of a training, with a mark at one step.
 
-import { el, setAll, svg } from '../../dom/dom.js';
+import { el, fit, onDrag, setAll, setText, svg } from '../../dom/dom.js';
 import type { Point } from '../../training/curve.js';
 
 export interface ChartLine {
@@ -16,10 +16,8 @@ export interface ChartContent {
   readonly lastStep: number;
   /** The top of the vertical scale, which begins at 0. */
   readonly top: number;
-  /** Title of the vertical scale. */
   readonly title: string;
   readonly format: (value: number) => string;
-  /** The step of the mark. */
   readonly mark: number;
 }
 
@@ -30,7 +28,8 @@ const below = 24;
 
 /** `onPoint` receives the step that the pointer presses or drags to. */
 export function createLineChart(onPoint: (step: number) => void) {
-  const grid = svg('g', { class: 'chart-grid' });
+  const [levels, labels] = [svg('g', {}), svg('g', {})];
+  const grid = svg('g', { class: 'chart-grid' }, levels, labels);
   const lines = svg('g', {});
   const mark = svg('line', { class: 'chart-mark' });
   const dots = svg('g', {});
@@ -49,7 +48,7 @@ export function createLineChart(onPoint: (step: number) => void) {
     if (!content || size.width <= 0) return;
     setAll(picture, { viewBox: `0 0 ${size.width} ${size.height}`, 'aria-label': content.label });
     drawGrid(content);
-    keep(lines, 'path', content.lines.length).forEach((path, i) => {
+    fit(lines, content.lines.length, () => svg('path')).forEach((path, i) => {
       const { name, points } = content!.lines[i]!;
       setAll(path, { class: `chart-line line-${name}`, d: pathOf(points) });
     });
@@ -58,7 +57,7 @@ export function createLineChart(onPoint: (step: number) => void) {
       const point = points.findLast(({ step }) => step <= content!.mark);
       return point ? [{ name, point }] : [];
     });
-    keep(dots, 'circle', marked.length).forEach((dot, i) => {
+    fit(dots, marked.length, () => svg('circle')).forEach((dot, i) => {
       const { name, point } = marked[i]!;
       setAll(dot, { class: `chart-dot line-${name}`, r: 4, cx: x(point.step), cy: y(point.value) });
     });
@@ -67,7 +66,7 @@ export function createLineChart(onPoint: (step: number) => void) {
   function drawGrid({ lastStep, top, format, title }: ChartContent): void {
     const steps = ticks(lastStep, size.width < 480 ? 3 : 6);
     const values = ticks(top, 4);
-    keep(grid, 'line', values.length).forEach((line, i) => {
+    fit(levels, values.length, () => svg('line')).forEach((line, i) => {
       const level = y(values[i]!);
       setAll(line, { x1: chartSides.left, x2: size.width - chartSides.right, y1: level, y2: level });
     });
@@ -78,10 +77,10 @@ export function createLineChart(onPoint: (step: number) => void) {
       { x: (x(steps.at(-2) ?? 0) + x(steps.at(-1)!)) / 2, y: size.height - 6, 'text-anchor': 'middle', text: 'step' },
       { x: chartSides.left - 7, y: 11, 'text-anchor': 'end', text: title },
     ];
-    keep(grid, 'text', texts.length).forEach((element, i) => {
+    fit(labels, texts.length, () => svg('text')).forEach((element, i) => {
       const { text, ...attributes } = texts[i]!;
       setAll(element, attributes);
-      if (element.textContent !== text) element.textContent = text;
+      setText(element, text);
     });
   }
 
@@ -97,18 +96,11 @@ export function createLineChart(onPoint: (step: number) => void) {
     return path;
   }
 
-  function point(event: PointerEvent): void {
+  onDrag(picture, ({ clientX }) => {
     if (!content) return;
     const { left, width } = picture.getBoundingClientRect();
-    const share = (event.clientX - left - chartSides.left) / (width - chartSides.left - chartSides.right);
+    const share = (clientX - left - chartSides.left) / (width - chartSides.left - chartSides.right);
     onPoint(Math.round(Math.min(1, Math.max(0, share)) * content.lastStep));
-  }
-  picture.addEventListener('pointerdown', (event) => {
-    picture.setPointerCapture(event.pointerId);
-    point(event);
-  });
-  picture.addEventListener('pointermove', (event) => {
-    if (picture.hasPointerCapture(event.pointerId)) point(event);
   });
 
   new ResizeObserver(() => {
@@ -123,18 +115,6 @@ export function createLineChart(onPoint: (step: number) => void) {
       draw();
     },
   };
-}
-
-/** Adds or removes children of one kind to make `count`, and returns them. */
-function keep<K extends keyof SVGElementTagNameMap>(parent: Element, tag: K, count: number): Element[] {
-  const present = [...parent.querySelectorAll(tag)];
-  for (const extra of present.splice(count)) extra.remove();
-  while (present.length < count) {
-    const made = svg(tag);
-    parent.append(made);
-    present.push(made);
-  }
-  return present;
 }
 
 /** Round numbers from 0 to `most`, about `count` of them: multiples of 1, 2 or 5 times a power of ten. */

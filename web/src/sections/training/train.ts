@@ -1,5 +1,6 @@
 // "Train live": two small experiments in which heads with random initial weights each learn a job.
 
+import { differs } from '../../base/store.js';
 import { el } from '../../dom/dom.js';
 import type { App } from '../../state/app.js';
 import { settingsOf } from '../../training/settings.js';
@@ -41,12 +42,10 @@ export function trainSection(app: App): HTMLElement {
 
 /** Starts a new run when the settings change: by the address, by the controls, or by Back. */
 function followSettings(app: App): void {
-  let current = JSON.stringify(settingsOf(app.state.get()));
-  app.state.watch((state) => {
+  const isNew = differs();
+  app.state.watch((state, before) => {
     const settings = settingsOf(state);
-    if (JSON.stringify(settings) === current) return;
-    current = JSON.stringify(settings);
-    void app.training.reset(settings, !app.history.isMove());
+    if (isNew(settings) && before) void app.training.reset(settings, !app.history.isMove());
   });
 }
 

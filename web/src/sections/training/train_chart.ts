@@ -17,7 +17,7 @@ export function trainChart(app: App): HTMLElement {
   const chart = createLineChart((step) => app.training.goTo(step));
   const keys = el('ul', { class: 'wrap chart-keys' });
   // The run before has its place below the chart, so that the chart stays where it is.
-  const before = el('ul', { class: 'wrap chart-keys chart-before' });
+  const before = el('ul', { class: 'wrap line chart-keys chart-before' });
   const conclusion = el('p', { class: 'hint' });
   const watch = el('button', { class: 'secondary', id: 'train-watch' }, 'See them read your sentence');
   watch.addEventListener('click', () => {
@@ -29,28 +29,14 @@ export function trainChart(app: App): HTMLElement {
     const { train, chart: what } = app.state.get();
     if (train !== view.curve.settings.kind) return;
     const top = what === 'loss' ? Math.log(factsOf(train).vocabSize) * 1.1 : 1;
-    const curves = linesOf(view).map(({ name, curve }) => ({
-      name,
-      points: what === 'loss' ? curve.lossPoints : curve.accuracy,
-    }));
+    const curves = linesOf(view).map(({ name, curve }) => ({ name, points: what === 'loss' ? curve.lossPoints : curve.accuracy }));
     chart.show({
       ...{ lines: curves, top, mark: view.step, lastStep: lastStepOf(view), label: inWords(view) },
       title: what === 'loss' ? 'loss' : 'right',
       format: what === 'loss' ? (value) => formatNumber(value, 1) : formatPercent,
     });
-    const lines = linesOf(view).reverse();
-    showKeys(
-      app,
-      keys,
-      view,
-      lines.filter(({ name }) => name !== 'earlier'),
-    );
-    showKeys(
-      app,
-      before,
-      view,
-      lines.filter(({ name }) => name === 'earlier'),
-    );
+    showKeys(app, keys, view, false);
+    showKeys(app, before, view, true);
     setText(conclusion, conclusionOf(view));
     // Its room stays.
     watch.classList.toggle('is-idle', typeof app.sources.get().trained === 'string');
@@ -59,7 +45,7 @@ export function trainChart(app: App): HTMLElement {
   whenChanged(app, ['chart'], draw);
   return el(
     'div',
-    { class: 'train-run' },
+    { class: 'close train-run' },
     el('div', { class: 'row apart low chart-head' }, keys, whatSwitch(app)),
     chart.element,
     scrubber(app),
@@ -104,8 +90,11 @@ function inWords(view: TrainingView): string {
   return `Training curves at step ${view.step}. ${parts.reverse().join('. ')}.`;
 }
 
-/** Shows one legend entry for each line, with its value at the step shown. */
-function showKeys(app: App, keys: HTMLElement, view: TrainingView, lines: readonly NamedCurve[]): void {
+/** Shows one legend entry for each line, with its value at the step shown: only the run before, or all others. */
+function showKeys(app: App, keys: HTMLElement, view: TrainingView, isBefore: boolean): void {
+  const lines = linesOf(view)
+    .reverse()
+    .filter(({ name }) => (name === 'earlier') === isBefore);
   if (keys.childElementCount !== lines.length || keys.dataset['names'] !== namesOf(lines)) {
     keys.dataset['names'] = namesOf(lines);
     refill(keys, ...lines.map((line) => keyOf(app, line)));
@@ -185,7 +174,7 @@ export function runButtons(app: App): HTMLElement {
   const train = el('button', { class: 'primary', id: 'train-go' }, 'Train');
   const one = el('button', { class: 'secondary', id: 'train-step', onclick: () => void training.step() }, 'One step');
   const anew = el('button', { class: 'secondary', id: 'train-anew' }, 'Start over');
-  const place = el('p', { class: 'train-place number' });
+  const place = el('p', { class: 'hint train-place number' });
   const news = el('p', { class: 'sr-only', role: 'status' });
   const failure = el('p', { class: 'notice is-failure', id: 'train-failure', role: 'alert', hidden: true });
   train.addEventListener('click', () => {
@@ -214,5 +203,5 @@ export function runButtons(app: App): HTMLElement {
     if (step === 0) setText(news, '');
     else if (view.measured && view.measured !== previous?.measured) setText(news, `Step ${step}: ${percent(view.measured.accuracy)} right.`);
   });
-  return el('div', { class: 'run-box' }, el('div', { class: 'row run-buttons' }, train, one, anew, place), news, failure);
+  return el('div', { class: 'dock run-box' }, el('div', { class: 'row run-buttons' }, train, one, anew, place), news, failure);
 }

@@ -2,6 +2,7 @@
 
 import { colorOf, patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
+import { differs } from '../../base/store.js';
 import { createViewSwitch } from '../../controls/choice.js';
 import { el, headBadge, refill, setText } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
@@ -35,7 +36,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
   const legend = createLegend('weights');
   legend.show({ masked: true });
   let cards: readonly Card[] = [];
-  let built = '';
+  const [isOtherFrame, isOtherReadout] = [differs(), differs()];
   let pointed: Cell | null = null;
   const views = createViewSwitch(app, 'trainView', 'Show the heads as');
 
@@ -101,9 +102,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
 
   function show(view: TrainingView): void {
     const { settings } = view.curve;
-    const frames = [settings.kind, settings.layers, settings.heads].join();
-    if (frames !== built) build(settings);
-    built = frames;
+    if (isOtherFrame([settings.kind, settings.layers, settings.heads])) build(settings);
     const { hidden } = beside.element;
     beside.show(view);
     if (beside.element.hidden !== hidden) for (const { map } of cards) map.remeasure();
@@ -127,7 +126,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
     const attention = (view.measured ?? view.shown)?.attention ?? [];
     cells.show(attention.slice(head * patterns.length, (head + 1) * patterns.length), muted);
     // During training, show no table: it would be rebuilt many times a second.
-    const numbers = views.current() === 'numbers' && !running;
+    const numbers = app.state.get().trainView === 'numbers' && !running;
     const { drawn } = card;
     if (drawn && drawn.shown === view.shown && drawn.muted === muted && drawn.numbers === numbers) return;
     card.drawn = { shown: view.shown, muted, numbers };
@@ -146,22 +145,24 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
     return pointed ?? (row === null || col === null ? null : { row, col });
   }
 
-  let said = '';
   function mark(): void {
     const cell = inView();
     const view = training.view.get();
     const names = namesOf(view);
     for (const map of [...cards.map((card) => card.map), beside.map]) map.highlight(cell);
     const all = cell ? cards.map((_, head) => valueIn(view, head, cell)) : [];
-    const key = cell ? [describe(cell, names), ...all].join() : '';
-    if (key === said) return;
-    said = key;
+    if (!isOtherReadout(cell && [describe(cell, names), all])) return;
     if (!cell) {
       readout.replaceChildren('\u00a0');
       return;
     }
     const values = cards.flatMap((_, head) => [
-      el('span', { class: 'strip-head' }, headBadge(head + 1, colorOf(head), view.muted.includes(head)), el('span', { class: 'number' }, all[head]!)),
+      el(
+        'span',
+        { class: 'badged strip-head' },
+        headBadge(head + 1, colorOf(head), view.muted.includes(head)),
+        el('span', { class: 'number' }, all[head]!),
+      ),
     ]);
     readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
   }
@@ -170,7 +171,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
   whenChanged(app, ['trainView'], () => show(training.view.get()));
   whenChanged(app, ['trainQuery', 'trainKey'], mark);
   return {
-    element: el('div', { class: 'train-heads' }, layers, readout),
+    element: el('div', { class: 'close train-heads' }, layers, readout),
     about: el(
       'div',
       { class: 'row apart low train-heads-head' },
@@ -180,14 +181,14 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
         'Each map is one head, on letters it never trained on. The numbers say how much it looks where each job must look: 1 is perfect.',
       ),
       legend.element,
-      views.element,
+      views,
     ),
   };
 }
 
 /** The map of the model with one head, in gray: one pattern for all jobs. */
 function smallerMap() {
-  const said = el('span', { class: 'beside-text' });
+  const said = el('span', { class: 'hint beside-text' });
   const map = createMap({ maxCell: 12, onPoint: () => undefined });
   const name = el(
     'p',

@@ -13,7 +13,7 @@ export function mutedJobs(app: App): HTMLElement {
   const { training } = app;
   const text = el('p', { class: 'proof-text', role: 'status' });
   const bars = el('ul', { class: 'proof-bars' });
-  const key = el('p', { class: 'legend' }, keyOf('before', 'all heads'), keyOf('after', 'muted'));
+  const key = el('p', { class: 'wrap hint legend' }, keyOf('before', 'all heads'), keyOf('after', 'muted'));
   const clear = el('button', { class: 'secondary', id: 'train-unmute' }, 'Unmute');
   clear.addEventListener('click', () => {
     // The button goes with its heads, so the focus returns to where the first of them was muted.

@@ -6,7 +6,6 @@ import { update, type App } from '../../state/app.js';
 import { fields, type PageState } from '../../state/page_state.js';
 import { factsOf, headChoices, kinds, layerChoices, mostSeed, rates, settingsOf } from '../../training/settings.js';
 
-/** The fields of the settings, and a message about a wrong value. */
 export function trainFields(app: App): HTMLElement {
   const problem = el('p', { class: 'hint train-problem', id: 'train-problem', role: 'alert', hidden: true });
   const say = (text: string): void => {
@@ -39,8 +38,8 @@ export function kindButtons(app: App): HTMLElement {
 
 /** Describes the model's task, with an example from the sequence of the maps. */
 export function aboutTask(app: App): HTMLElement {
-  const line = el('p', { class: 'train-line' });
-  const example = el('p', { class: 'train-example' });
+  const line = el('p', { class: 'under train-line' });
+  const example = el('p', { class: 'hint line train-example' });
   app.training.view.watch(({ curve, tokens }, previous) => {
     const facts = factsOf(curve.settings.kind);
     setText(line, facts.line);
@@ -113,8 +112,8 @@ function numberField<N extends 'seed' | 'rate'>(app: App, name: N, problem: stri
 
 function seedField(app: App, say: Say): HTMLElement {
   const input = numberField(app, 'seed', `The seed is a whole number from 0 to ${mostSeed}.`, say);
-  const another = el('button', { class: 'secondary', id: 'train-another-seed' }, 'Another seed');
-  another.addEventListener('click', () => update(app, { seed: (app.state.get().seed + 1) % (mostSeed + 1) }));
+  const next = (): void => update(app, { seed: (app.state.get().seed + 1) % (mostSeed + 1) });
+  const another = el('button', { class: 'secondary', id: 'train-another-seed', onclick: next }, 'Another seed');
   return field('Seed', input, another);
 }
 

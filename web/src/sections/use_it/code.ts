@@ -9,7 +9,6 @@ export interface Shown {
   readonly heads: number;
   readonly embedDim: number;
   readonly headDim: number;
-  /** True if the projections have biases. */
   readonly bias: boolean;
   readonly rope?: RopeRotation | undefined;
   readonly causal: boolean;

@@ -2,8 +2,8 @@
 // the page in its current state.
 
 import { choiceOf } from '../../controls/choice.js';
-import { el, panel } from '../../dom/dom.js';
-import { download } from '../../dom/dom.js';
+import { copyButton } from '../../controls/copy_button.js';
+import { download, el, panel } from '../../dom/dom.js';
 import { addressWithPlace } from '../../page/places.js';
 import { chosen, type App } from '../../state/app.js';
 import { programLanguages, type ProgramLanguage } from '../../state/page_state.js';
@@ -24,7 +24,7 @@ export function useItSection(app: App): HTMLElement {
       'div',
       { class: 'row use-bar' },
       languageChoice(app),
-      copyButton('Copy the program', 'the program', () => code.textContent),
+      copyOf('Copy the program', 'the program', () => code.textContent!),
       fileButton(app),
     ),
     block,
@@ -61,33 +61,11 @@ function languageChoice(app: App): HTMLElement {
   return choiceOf(app, 'language', options, { role: 'group', 'aria-label': 'Language' });
 }
 
-const pause = 2000;
-
-/** A button that copies a text and says so. If the browser forbids it, the text is shown selected instead. */
-function copyButton(label: string, what: string, text: () => string | null): HTMLElement {
-  const button = el('button', { class: 'secondary' }, label);
-  const said = el('span', { class: 'hint', role: 'status' });
-  const field = el('input', { class: 'copy-field', type: 'text', readonly: true, 'aria-label': `Copy ${what}`, hidden: true });
-  button.addEventListener('click', async () => {
-    const wanted = text() ?? '';
-    try {
-      await navigator.clipboard.writeText(wanted);
-      said.textContent = 'Copied.';
-      setTimeout(() => {
-        said.textContent = '';
-      }, pause);
-    } catch {
-      said.textContent = `This browser does not let the page copy; copy ${what} here:`;
-      field.hidden = false;
-      field.value = wanted;
-      field.select();
-    }
-  });
-  return el('span', { class: 'row copy' }, button, said, field);
-}
+const copyOf = (label: string, what: string, text: () => string): HTMLElement =>
+  copyButton(label, { copied: 'Copied.', refused: `This browser does not let the page copy; copy ${what} here:` }, text);
 
 const linkButton = (app: App): HTMLElement =>
-  copyButton('Copy a link to this view', 'the link', () => {
+  copyOf('Copy a link to this view', 'the link', () => {
     app.history.flush();
     return addressWithPlace();
   });
@@ -103,5 +81,4 @@ function fileButton(app: App): HTMLElement {
   return button;
 }
 
-/** A link to the guides; empty if the build has none. */
 const guides = (): HTMLElement[] => (__HAS_DOCS__ ? [el('a', { href: './docs/index.html' }, 'Guides and references')] : []);
