@@ -35,7 +35,7 @@ export const score: MakeScene = (stage) => {
   const plane = svg(
     'svg',
     { class: 'story-plane', viewBox: '-200 -190 400 340', 'aria-hidden': 'true' },
-    svg('defs', {}, tip('story-tip-query', 'story-tip is-query'), tip('story-tip-key', 'story-tip')),
+    svg('defs', {}, tip('story-tip-query', 'is-query'), tip('story-tip-key', '')),
     svg('circle', { r: unit * length, class: 'story-orbit' }),
     ...keys.flatMap(({ word, at }) => [
       svg('line', { class: 'story-arrow', 'marker-end': 'url(#story-tip-key)', ...endOf(at) }),
