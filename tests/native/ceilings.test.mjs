@@ -23,7 +23,7 @@ const PARTS = [
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_892, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_075, aim: 6_000 },
   { name: 'package', folders: ['bindings'], ceiling: 32_895, aim: 24_000 },
-  { name: 'page', folders: ['web'], ceiling: 21_146, aim: 17_500 },
+  { name: 'page', folders: ['web'], ceiling: 21_159, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 17_390, aim: 15_500 },
 ];
 const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt .wgsl'.split(' '));

@@ -68,15 +68,16 @@ const titleHeight = 15;
 /** Smallest width and height of a cell with a word. */
 const [wordWidth, wordHeight] = [56, 26];
 
-/** The height of the rows of a matrix whose columns are features. */
-export const rowHeightOf = (rows: number): number => Math.min(26, Math.max(line, Math.floor(420 / Math.max(1, rows))));
+/** The height of the rows of a matrix whose columns are features. A phone has the number below its map. */
+const rowHeightOf = (rows: number, available: number): number =>
+  Math.min(available > 400 ? 38 : 26, Math.max(line, Math.floor(420 / Math.max(1, rows))));
 
 /** The layout of a matrix in a width of `available` pixels; maps of tokens by tokens have square cells. */
 export function layoutOf(view: MatrixView, available: number, maxCell: number): Layout {
   const square = view.colLabels !== undefined;
   const title = square && !view.bare && !view.small ? titleHeight : 0;
   const labelLimit = Math.max(36, Math.min(110, available * 0.24));
-  const featureHeight = rowHeightOf(view.rows);
+  const featureHeight = rowHeightOf(view.rows, available);
   const fit = (room: number): number => {
     const cell = Math.min(square ? maxCell : 28, room / Math.max(1, view.cols));
     if (view.words) return Math.max(wordWidth, Math.floor(cell));

@@ -2,7 +2,7 @@
 
 import { hides } from '../../attention/bend.js';
 import { featureName } from '../../attention/embedding.js';
-import { rowOf } from '../../attention/matrix.js';
+import { type Matrix, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult, Trace } from '../../attention/messages.js';
 import { tokenNames } from '../../attention/tokens.js';
 import { formatNumber as f, wholePercents } from '../../base/format.js';
@@ -107,7 +107,10 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place, 
   const wide = heads.length * headDim;
   switch (name) {
     case 'x':
-      return { why: given ? 'The layers below computed this number.' : `This feature is set by a rule: ${featureName(col)}.` };
+      return {
+        why: `${given ? 'The layers below computed this number.' : `This feature is set by a rule: ${featureName(col)}.`} Column ${col + 1} of several words:`,
+        bars: columnBars(trace.x, names, place),
+      };
     case 'q':
     case 'k':
     case 'v':
@@ -169,6 +172,15 @@ export function divisorOf({ bend, headDim, embedDim }: ForwardResult): { words: 
   const words = { head: rootOf(headDim), model: rootOf(embedDim), none: '1' }[bend.divisor];
   if (bend.temperature === 1) return { words, value: base };
   return { words: `${words} and the temperature ${bend.temperature}`, value: base * bend.temperature };
+}
+
+/** A column of the word and of those with the largest numbers, on one scale. */
+function columnBars(x: Matrix, names: readonly string[], { row, col }: Place): Bar[] {
+  const numbers = names.map((_, token) => rowOf(x, 0, token)[col]!);
+  const size = (token: number): number => Math.abs(numbers[token]!);
+  const order = [...numbers.keys()].sort((a, b) => Number(b === row) - Number(a === row) || size(b) - size(a)).slice(0, mostBars);
+  const most = Math.max(...order.map(size)) || 1;
+  return order.sort((a, b) => a - b).map((key) => ({ key, label: names[key]!, share: size(key) / most, note: f(numbers[key]!) }));
 }
 
 /** The row's scores before and after a step, on one scale: a full bar is the largest score before. Negative scores have no bar. */
