@@ -23,6 +23,7 @@ struct SplitParams {
   ForwardParams forward;
   int64_t pool_pages = 0;  // pages of a paged cache; tokens with other page numbers are hidden
   bool mma = false;        // products through mma.sync; requires why_not_mma() == null
+  int64_t group = 1;       // call.group()
   int64_t splits = 0;      // number of KV splits
   int64_t split_keys = 0;  // keys per split, a multiple of key_step()
   // Kernels are launched before the previous ones have ended, and wait for them: their launches
@@ -80,6 +81,7 @@ inline void cut_keys(SplitParams& params, const Device& device) {
   const int64_t blocks = rules::most_of(params.tiles(), 1), step = params.key_step();
   const int64_t at_once = rules::most_of(blocks_at_once(params, device), 1);
   const auto ceiling = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  params.group = call.group();
   params.early = device.early_launches;
   const int64_t most = rules::most_of(ceiling(call.keys, kLeastKeys), 1);
   // More splits than fill two waves only make the merge longer.

@@ -2,6 +2,7 @@
 // calls.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -48,6 +49,39 @@ TEST_F(CudaPrepared, RunAtEachLaunchWithTheNumbersOfThatTime) {
   }
   // Other calls are not kept.
   ASSERT_TRUE(attend().ok());
+  expect_no_findings();
+}
+
+// A cache that is planned for its capacity may grow between launches.
+TEST_F(CudaPrepared, DecodeOverACacheThatGrows) {
+  std::vector<int32_t> lengths{0};
+  const std::vector<int32_t> firsts{0};
+  mapping_.add(lengths, emulator::Use::kInput, "lengths");
+  mapping_.add(firsts, emulator::Use::kInput, "firsts");
+  CacheView cache{
+      .config = {.num_kv_heads = 2, .head_dim = kWidth, .value_dim = kWidth, .capacity = kKeys},
+      .keys = k_.data(),
+      .values = v_.data(),
+      .lengths = lengths,
+      .firsts = firsts,
+      .max_length = kKeys};
+  // Equal scores, so that the output is the mean value.
+  for (size_t i = 0; i < v_.size(); ++i) {
+    v_[i] = static_cast<float>(static_cast<int64_t>(i) / kWidth % kKeys);
+  }
+  const Dims shape{1, 4, 1, kWidth};
+  PreparedCalls calls;
+  ASSERT_TRUE(calls
+                  .prepare([&] {
+                    return decode(ConstAnyTensor(q_.data(), shape), cache, {},
+                                  {.out = Tensor(out_.data(), shape)}, workspace_.get(), nullptr);
+                  })
+                  .ok());
+  for (const int32_t length : {1, 2, 64, 65, 171, 300}) {
+    lengths[0] = length;
+    ASSERT_TRUE(calls.launch(nullptr).ok());
+    EXPECT_NEAR(out_[3 * kWidth], static_cast<float>(length - 1) / 2, 1e-3) << length;
+  }
   expect_no_findings();
 }
 

@@ -17,7 +17,7 @@ import { ROOT } from '../../native/dev/build.mjs';
  */
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_110, aim: 10_000 },
-  { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_990, aim: 9_800 },
+  { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_985, aim: 9_800 },
   { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 5_850, aim: 4_500 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_885, aim: 11_000 },

@@ -445,7 +445,7 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
     decode_mma(const __grid_constant__ SplitParams p) {
   using Shape = DecodeTile<kWidth>;
   const rules::AttentionParams& call = p.forward.call;
-  const int64_t group = divide(call.heads, call.kv_heads).quotient;
+  const int64_t group = p.group;
   const int64_t all_rows = call.queries * group;
   const int64_t tiles = (all_rows + kRowsOfWarp - 1) / kRowsOfWarp;
   let_next_kernel_start();
@@ -453,7 +453,8 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
   const auto [tile, split] = divide(block_number(), p.splits);
   const auto [kv_head_of_batch, tile_of_rows] =
       tiles == 1 ? Quotient{tile, 0} : divide(tile, tiles);
-  const auto [batch, kv_head] = divide(kv_head_of_batch, call.kv_heads);
+  const auto [batch, kv_head] =
+      call.batch == 1 ? Quotient{0, kv_head_of_batch} : divide(kv_head_of_batch, call.kv_heads);
   const int64_t first_row = tile_of_rows * kRowsOfWarp;
   wait_for_previous_kernel();
   const rules::EntryVisibility visibility = call.visibility.entry(batch);
