@@ -37,13 +37,16 @@ struct SplitParams {
 
   // False if the kernel of the splits writes out and lse itself, without partial results.
   constexpr bool merges() const { return !mma || splits > 1; }
-  // True if the last block of a tile merges its splits; false if a kernel of its own does. A block
-  // reads the splits of a row in about 0.1 us.
+  // True if the last block of a tile merges its splits; false if a kernel of its own does, which
+  // takes as long as about six rounds of loads of a warp (planned, not measured).
   constexpr bool counts() const {
-    constexpr int64_t kMostParts = 384;
     const rules::AttentionParams& call = forward.call;
+    const bool wide = rules::most_of(call.head_dim, call.value_dim) > 128;
     const int64_t rows = rules::least_of(call.queries * call.group(), rows_of_block());
-    return merges() && rows * splits <= kMostParts;
+    const int64_t warps = mma && wide ? 2 : 4;      // of the block
+    const int64_t at_once = mma && !wide ? 16 : 8;  // splits, at least: kPartsAtOnce
+    const int64_t rounds = (rows + warps - 1) / warps * ((splits + at_once - 1) / at_once);
+    return merges() && rounds <= 6;
   }
   constexpr int64_t rows_of_block() const { return mma ? kDecodeMmaRows : kDecodeRows; }
   constexpr int64_t key_step() const { return mma ? kDecodeMmaKeyStep : kDecodeKeyStep; }

@@ -189,6 +189,7 @@ TEST(CudaLaunches, DecodeInOneLaunchWhereABlockCanMerge) {
     EXPECT_EQ(launches({1, 32, 8, 1, 8192, 128}, type), 1U);
     EXPECT_EQ(launches({64, 32, 8, 1, 8192, 128}, type), 1U);
     EXPECT_EQ(launches({1, 16, 1, 1, 65536, 128}, type), 2U);
+    EXPECT_EQ(launches({1, 64, 8, 1, 4096, 256}, type), 2U);
   }
 }
 

@@ -64,6 +64,7 @@ TEST_F(CudaPrepared, DecodeOverACacheThatGrows) {
       .values = v_.data(),
       .lengths = lengths,
       .firsts = firsts,
+      .page_table = {},
       .max_length = kKeys};
   // Equal scores, so that the output is the mean value.
   for (size_t i = 0; i < v_.size(); ++i) {
