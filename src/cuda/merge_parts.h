@@ -147,8 +147,9 @@ __device__ __forceinline__ void merge_splits(const SplitParams& p, int64_t index
   write_row(call, batch, head(), query(), first, row);
 }
 
-// The high bits of a counter in use. No number that a kernel computes has them: a NaN of arithmetic
-// has other bits. So nobody needs to set counters before the first call.
+// The high 48 bits of a counter in use. Zeros and numbers that a kernel computes do not have them
+// (a NaN of arithmetic has other bits), and random bits nearly never. So nobody needs to set
+// counters.
 inline constexpr uint64_t kCounting = 0xFFA53C965AC30000U;
 
 // Counts the blocks of a tile that have ended. The last one merges the splits, and sets the counter
