@@ -62,7 +62,7 @@ const char* hopper_objection(const ForwardParams& params, const Device& device);
 
 // --- Decode ---
 
-// Enqueues the splits, and the merge that writes out and lse unless SplitParams::merges() is false.
+// Enqueues the splits, and the merge that writes out and lse if a kernel of its own does.
 int launch_decode(const SplitParams& params, StreamHandle stream);
 // Enqueue the splits, in f32 from any type, or through mma.sync if params.mma.
 int launch_decode_f32(const SplitParams& params, StreamHandle stream);

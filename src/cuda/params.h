@@ -44,21 +44,23 @@ struct Entry {
   uint64_t dropout_seed;
 };
 
+constexpr Entry entry_of_batch(const rules::AttentionParams& call, int64_t index) {
+  return {.batch = index,
+          .first_query = 0,
+          .first_key = 0,
+          .queries = call.queries,
+          .keys = call.keys,
+          .visibility = call.visibility.entry(index),
+          .alibi_shift = call.visibility.alibi_shift(index),
+          .dropout_seed = call.dropout.seed};
+}
+
 // `index` is less than call.batch. Values in device memory cannot be checked before the call, so
 // this function limits the rows of packed sequences, and the visibility rule limits lengths, to the
 // memory of the call.
 constexpr Entry entry_of(const ForwardParams& params, int64_t index) {
   const rules::AttentionParams& call = params.call;
-  if (params.cu_q == nullptr) {
-    return {.batch = index,
-            .first_query = 0,
-            .first_key = 0,
-            .queries = call.queries,
-            .keys = call.keys,
-            .visibility = call.visibility.entry(index),
-            .alibi_shift = call.visibility.alibi_shift(index),
-            .dropout_seed = call.dropout.seed};
-  }
+  if (params.cu_q == nullptr) return entry_of_batch(call, index);
   const auto start = [](const int32_t* cu, int64_t sequence, int64_t rows) {
     return rules::limited(cu[sequence], 0, rows);
   };

@@ -23,18 +23,31 @@ struct SplitParams {
   ForwardParams forward;
   int64_t pool_pages = 0;  // pages of a paged cache; tokens with other page numbers are hidden
   bool mma = false;        // products through mma.sync; requires why_not_mma() == null
+  int64_t group = 1;       // call.group()
   int64_t splits = 0;      // number of KV splits
   int64_t split_keys = 0;  // keys per split, a multiple of key_step()
-  // The merge is launched before the splits have ended, and waits for them: its launch then takes
-  // no time of its own.
-  bool early_merge = false;
+  // Kernels are launched before the previous ones have ended, and wait for them: their launches
+  // then take no time of their own.
+  bool early = false;
   // (B, H_kv, rows of a key/value head, splits, d_v + 2). With scores s, their maximum m and the
   // factor f = scale.softmax, a row of a split has the sum of exp(f (s - m)) v, then m, then the
   // sum of exp(f (s - m)). Not used without a merge.
   float* partials = nullptr;
+  uint64_t* ended = nullptr;  // (tiles()), if counts(); see merge_parts.h
 
   // False if the kernel of the splits writes out and lse itself, without partial results.
   constexpr bool merges() const { return !mma || splits > 1; }
+  // True if the last block of a tile merges its splits; false if a kernel of its own does, which
+  // takes as long as about six rounds of loads of a warp (planned, not measured).
+  constexpr bool counts() const {
+    const rules::AttentionParams& call = forward.call;
+    const bool wide = rules::most_of(call.head_dim, call.value_dim) > 128;
+    const int64_t rows = rules::least_of(call.queries * call.group(), rows_of_block());
+    const int64_t warps = mma && wide ? 2 : 4;      // of the block
+    const int64_t at_once = mma && !wide ? 16 : 8;  // splits, at least: kPartsAtOnce
+    const int64_t rounds = (rows + warps - 1) / warps * ((splits + at_once - 1) / at_once);
+    return merges() && rounds <= 6;
+  }
   constexpr int64_t rows_of_block() const { return mma ? kDecodeMmaRows : kDecodeRows; }
   constexpr int64_t key_step() const { return mma ? kDecodeMmaKeyStep : kDecodeKeyStep; }
   // Blocks per split.
@@ -61,16 +74,18 @@ inline int64_t blocks_at_once(const SplitParams& params, const Device& device) {
 
 // Chooses the number of splits. Blocks run in waves of blocks_at_once(); a wave that is not full
 // takes as long as a full one. So the number with the least waves * keys of a split is the fastest,
-// where the work before and after a block's loop counts as kFixedKeys keys. Depends only on the
+// where the work before and after a block's loop, and the merge, count as keys. Depends only on the
 // shape and the device.
 inline void cut_keys(SplitParams& params, const Device& device) {
   const rules::AttentionParams& call = params.forward.call;
-  constexpr int64_t kLeastKeys = 128;  // per split, before the split size is rounded
+  constexpr int64_t kLeastKeys = 64;  // per split, before the split size is rounded
   constexpr int64_t kFixedKeys = 128;
+  constexpr int64_t kMergeKeys = 192;  // of the merge; planned, not measured
   const int64_t blocks = rules::most_of(params.tiles(), 1), step = params.key_step();
   const int64_t at_once = rules::most_of(blocks_at_once(params, device), 1);
   const auto ceiling = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  params.early_merge = device.early_launches;
+  params.group = call.group();
+  params.early = device.early_launches;
   const int64_t most = rules::most_of(ceiling(call.keys, kLeastKeys), 1);
   // More splits than fill two waves only make the merge longer.
   const int64_t enough = rules::least_of(most, ceiling(2 * at_once, blocks));
@@ -78,7 +93,8 @@ inline void cut_keys(SplitParams& params, const Device& device) {
   for (int64_t splits = 1; splits <= enough; ++splits) {
     const int64_t keys = rules::most_of(ceiling(ceiling(call.keys, splits), step), 1) * step;
     const int64_t in_use = rules::most_of(ceiling(call.keys, keys), 1);
-    const int64_t time = ceiling(blocks * in_use, at_once) * (keys + kFixedKeys);
+    const int64_t time =
+        ceiling(blocks * in_use, at_once) * (keys + kFixedKeys) + (in_use > 1 ? kMergeKeys : 0);
     if (splits > 1 && time >= least_time) continue;
     least_time = time;
     params.split_keys = keys;

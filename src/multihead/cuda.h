@@ -29,8 +29,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
@@ -76,6 +78,24 @@ struct Workspace {
 /// attention() refuses.
 std::string explain(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                     const AttentionOptions& options, const AttentionOutputs& outputs);
+
+/// Calls that are checked and planned once and then only launched, for hosts that are slower than
+/// their GPU.
+class PreparedCalls {
+ public:
+  /// Runs `calls`, which calls functions of this header on the same thread. Their kernels are not
+  /// enqueued but kept, in place of the ones kept before, and run at each launch(): memory of the
+  /// calls must stay where it is, while the numbers in it may change. Returns the error of `calls`;
+  /// then nothing changes.
+  [[nodiscard]] Status prepare(const std::function<Status()>& calls);
+
+  /// Enqueues the kept kernels, and checks nothing. The current device must be that of prepare().
+  /// May be captured in a CUDA graph. Errors: kDevice if CUDA reports an error.
+  [[nodiscard]] Status launch(Stream stream) const;
+
+ private:
+  std::vector<std::function<int(void*)>> launches_;  // return CUDA's error code
+};
 
 /// Boundaries of packed sequences: sequence s is rows cu_q[s] to cu_q[s + 1] - 1 of q and rows
 /// cu_k[s] to cu_k[s + 1] - 1 of k and v. As in FlashAttention, these numbers are in device memory,

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "cuda/emulated_forward.h"
@@ -17,6 +19,8 @@ using multihead::testing::random_seeds;
 
 // Number of multiprocessors for which the keys are split.
 int multiprocessors = 1;
+// Calls of launch_again() that split keys, by where the splits are merged.
+int merged_in_place = 0, merged_apart = 0;
 
 // Runs split-KV decoding as a kernel that computes out and lse. kMma: through mma.sync.
 template <bool kMma>
@@ -25,10 +29,7 @@ int launch_splits(const ForwardParams& forward, const Device&, StreamHandle stre
   params.forward = forward;
   params.mma = kMma;
   cut_keys(params, {.compute_capability = 80, .multiprocessors = multiprocessors});
-  std::vector<float> partials(partial_bytes(params) / sizeof(float));
-  params.partials = partials.data();
-  Mapping mapping;
-  mapping.add(partials, emulator::Use::kWorkspace, "partials");
+  const SplitMemory memory(params);
   return launch_decode(params, stream);
 }
 
@@ -44,6 +45,47 @@ TEST(CudaDecodeMma, EqualsOracleOnRandomCalls) {
     expect_equals_oracle(c, launch_splits<true>, rounding_of_weights(c));
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
+}
+
+// Launches twice with the same counters, which the first launch sets back.
+template <bool kMma>
+int launch_again(const ForwardParams& forward, const Device&, StreamHandle stream) {
+  SplitParams params;
+  params.forward = forward;
+  params.mma = kMma;
+  cut_keys(params, {.compute_capability = 80, .multiprocessors = multiprocessors});
+  const SplitMemory memory(params);
+  (params.counts() ? merged_in_place : merged_apart) += params.splits > 1 ? 1 : 0;
+  EXPECT_EQ(launch_decode(params, stream), 0);
+  const rules::AttentionParams& call = forward.call;
+  for (int64_t b = 0; b < call.batch; ++b) {
+    for (int64_t h = 0; h < call.heads; ++h) {
+      for (int64_t i = 0; i < call.queries; ++i) *call.lse.row(b, h, i) = 1234.0F;
+    }
+  }
+  return launch_decode(params, stream);
+}
+
+TEST(CudaDecodeMma, GivesTheSameBitsInAnyOrderOfBlocks) {
+  merged_in_place = merged_apart = 0;
+  for (const uint64_t seed : random_seeds(60)) {
+    const RandomCase c = half_case(seed, 15 * kDecodeMmaKeyStep, /*most_queries=*/3);
+    SCOPED_TRACE(c.description);
+    multiprocessors = 16;
+    for (const auto& [once, twice] :
+         {std::pair<Launch, Launch>{launch_splits<true>, launch_again<true>},
+          {launch_splits<false>, launch_again<false>}}) {
+      emulator::device().set_seed(seed);
+      const ForwardResult first = run_forward(c, once);
+      emulator::device().set_seed(seed + 1000);
+      const ForwardResult again = run_forward(c, twice);
+      const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+        return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+      };
+      ASSERT_TRUE(same(first.out, again.out) && same(first.lse, again.lse));
+    }
+  }
+  EXPECT_GE(merged_in_place, 20);
 }
 
 // Hidden NaN and infinities in V do not change a row; visible ones do.

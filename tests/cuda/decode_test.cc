@@ -58,12 +58,10 @@ TEST(CudaDecode, EqualsOracleOnRandomCalls) {
     cut_keys(params, {.compute_capability = 80,
                       .multiprocessors = static_cast<int>(random.integer(1, 16)),
                       .shared_bytes = 0});
-    std::vector<float> partials(partial_bytes(params) / sizeof(float));
-    params.partials = partials.data();
+    const SplitMemory memory(params);
     Mapping mapping;
     mapping.add_inputs(c);
     mapping.add_outputs(outputs);
-    mapping.add(partials, emulator::Use::kWorkspace, "partials");
     emulator::device().set_seed(seed);
     ASSERT_EQ(launch_decode(params, nullptr), 0);
     expect_no_findings();

@@ -79,6 +79,7 @@ const Check kChecks[] = {
     of_kernel("decode-f32", {"decode, f32", false, 127, false, 1}),
     without_calls("second-stream", check_second_stream),
     without_calls("graph", check_graph),
+    without_calls("prepared", check_prepared),
     {"random-packed", check_packed},
     {"random-caches", check_caches},
     {"random-merge", check_merge},

@@ -39,5 +39,7 @@ int check_nan(uint64_t calls);
 // Check that calls have the same bits on a second stream, and as a graph.
 int check_second_stream();
 int check_graph();
+// Check that prepared calls have the same bits.
+int check_prepared();
 
 }  // namespace multihead::testing

@@ -37,6 +37,7 @@ TEST_P(CudaDeviceChecks, FindNothingWrong) {
   EXPECT_EQ(check_random_tensor_cores(1), 0);
   EXPECT_EQ(check_second_stream(), 0);
   EXPECT_EQ(check_graph(), 0);
+  EXPECT_EQ(check_prepared(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(OfDevices, CudaDeviceChecks, ::testing::Values(80, 90));

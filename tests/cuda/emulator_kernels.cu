@@ -58,6 +58,29 @@ __global__ void __launch_bounds__(kThreads) hand_over(const __grid_constant__ Re
   }
 }
 
+// Every block writes 64 numbers, and the last one adds up those of all blocks, in out[t].
+template <Fault kFault>
+__global__ void __launch_bounds__(kThreads) total(const __grid_constant__ ReverseParams p) {
+  const int t = thread_index();
+  if (block_number() >= p.blocks) return;
+  if constexpr (kFault != Fault::kEarly) wait_for_previous_kernel();
+  p.out[block_number() * kThreads + t] = p.in[t];
+  auto& before = *reinterpret_cast<uint64_t*>(shared_memory());
+  if constexpr (kFault != Fault::kNoBarrier) sync_threads();
+  if (t == 0) {
+    // Fault: a plain number does not order the blocks' accesses.
+    before = kFault == Fault::kNoCounter ? read_counter(p.counter) : add_to_counter(p.counter);
+    if (kFault == Fault::kNoCounter) replace_counter(p.counter, before, before + 1);
+  }
+  sync_threads();
+  if (before + 1 != static_cast<uint64_t>(p.blocks)) return;
+  if (t == 0) replace_counter(p.counter, before + 1, 0);
+  float sum = 0.0F;
+  for (int b = 0; b < p.blocks; ++b) sum += p.out[b * kThreads + (t + 1) % kThreads];
+  sync_threads();
+  p.out[t] = sum;
+}
+
 // D (16 x 8) = A (16 x 16) B (16 x 8), by one warp; both operands are stored row by row.
 template <class T>
 __global__ void __launch_bounds__(32) multiply(const __grid_constant__ MultiplyParams p) {
@@ -113,6 +136,21 @@ int launch_hand_over(const ReverseParams& p, Fault fault) {
   const LaunchShape shape{.threads = kThreads, .shared_bytes = kThreads * sizeof(float)};
   return fault == Fault::kNoBarrier ? launch(shape, hand_over<Fault::kNoBarrier>, p)
                                     : launch(shape, hand_over<Fault::kNone>, p);
+}
+
+int launch_total(const ReverseParams& p, Fault fault) {
+  const LaunchShape shape{
+      .blocks = p.blocks, .threads = kThreads, .shared_bytes = sizeof(uint64_t)};
+  switch (fault) {
+    case Fault::kNoBarrier:
+      return launch(shape, total<Fault::kNoBarrier>, p);
+    case Fault::kNoCounter:
+      return launch(shape, total<Fault::kNoCounter>, p);
+    case Fault::kEarly:
+      return launch(shape, total<Fault::kEarly>, p);
+    default:
+      return launch(shape, total<Fault::kNone>, p);
+  }
 }
 
 int launch_multiply(const MultiplyParams& p, DType type) {

@@ -125,6 +125,32 @@ TEST_F(Emulator, FindsTwoBlocksThatWriteTheSameOutput) {
                  "writes 'out' at byte 0, which another block of the launch used");
 }
 
+// Blocks that count themselves may read what the others wrote before.
+TEST_F(Emulator, CountersOrderBlocks) {
+  uint64_t counter = 0;
+  device().map(&counter, sizeof(counter), Use::kInPlace, "counter");
+  ReverseParams p = params(3);
+  p.counter = &counter;
+  const auto launch = [&](Fault fault) {
+    counter = 0;
+    return launch_total(p, fault);
+  };
+  device().set_waits_first(true);
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    device().set_seed(seed);
+    EXPECT_EQ(launch(Fault::kNone), 0);
+    EXPECT_EQ(counter, 0U);
+    EXPECT_EQ(out_[0], 3.0F);
+    EXPECT_EQ(device().take_findings(), std::vector<std::string>());
+  }
+  const std::string race = "reads 'out'";
+  expect_finding([&] { return launch(Fault::kNoBarrier); }, race);
+  expect_finding([&] { return launch(Fault::kNoCounter); }, race);
+  expect_finding([&] { return launch(Fault::kEarly); }, "before it waits for the previous kernel");
+  device().set_waits_first(false);
+  device().unmap(&counter);
+}
+
 // After a fault, the emulator runs the next kernel normally.
 TEST_F(Emulator, GoesOnAfterAFault) {
   for (const Fault fault : {Fault::kSharedBounds, Fault::kNoBarrier}) {

@@ -176,6 +176,23 @@ TEST(CudaLaunches, SplitTheKeysOfAChunkThatLeavesMultiprocessorsIdle) {
   EXPECT_EQ(launch({1, 32, 8, 33, 4096, 128}, DType::kBF16, {}, h100).rfind("wgmma", 0), 0U);
 }
 
+// The last block of a tile merges its splits, unless they are too many for one block.
+TEST(CudaLaunches, DecodeInOneLaunchWhereABlockCanMerge) {
+  const Device& h100 = kDevices[3];
+  const auto launches = [&](const Shape& s, DType type) {
+    const Observer observer;
+    launch(s, type, {}, h100);
+    return observer.launches().size();
+  };
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    EXPECT_EQ(launches({1, 32, 8, 1, 512, 128}, type), 1U);
+    EXPECT_EQ(launches({1, 32, 8, 1, 8192, 128}, type), 1U);
+    EXPECT_EQ(launches({64, 32, 8, 1, 8192, 128}, type), 1U);
+    EXPECT_EQ(launches({1, 16, 1, 1, 65536, 128}, type), 2U);
+    EXPECT_EQ(launches({1, 64, 8, 1, 4096, 256}, type), 2U);
+  }
+}
+
 // A tile of Hopper's forward kernel at width 128 has 128 rows.
 TEST(CudaLaunches, ShareATileAmongHeadsWithFewQueries) {
   Device device = kDevices[3];

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/emulator/memory.h"
+#include "cuda/splits.h"
 #include "multihead/attention.h"
 #include "multihead/cuda.h"
 #include "multihead/status.h"
@@ -81,6 +82,28 @@ class MappedWorkspace {
   static constexpr size_t kAlignment = 256;
   std::vector<std::byte> memory_;
   Workspace workspace_;
+  Mapping mapping_;
+};
+
+// Mapped memory of the partial results and the counters of decoding. Nobody sets the counters.
+class SplitMemory {
+ public:
+  explicit SplitMemory(SplitParams& params)
+      : partials_(partial_bytes(params) / sizeof(float)),
+        ended_(params.counts() ? static_cast<size_t>(params.tiles()) : 0, 0x7FC12345000000FFU) {
+    params.partials = partials_.data();
+    params.ended = ended_.data();
+    mapping_.add(partials_, emulator::Use::kWorkspace, "partials");
+    mapping_.add(ended_, emulator::Use::kWorkspace, "ended");
+    emulator::device().set_waits_first(true);
+  }
+  SplitMemory(const SplitMemory&) = delete;
+  SplitMemory& operator=(const SplitMemory&) = delete;
+  ~SplitMemory() { emulator::device().set_waits_first(false); }
+
+ private:
+  std::vector<float> partials_;
+  std::vector<uint64_t> ended_;
   Mapping mapping_;
 };
 

@@ -29,12 +29,10 @@ struct Call {
       Status status = engine::validate_call({q, k, v, options, outputs}, shape, Values::kOnDevice);
       return status.ok() ? validate_widths(shape) : status;
     }
-    for (const Status& status : {engine::validate_varlen(q, k, v, sequences->cu_q, sequences->cu_k,
-                                                         options, Values::kOnDevice),
-                                 engine::validate_varlen_outputs(q, v, outputs)}) {
-      if (!status.ok()) return status;
-    }
-    if (Status status = validate_longest(*sequences); !status.ok()) return status;
+    MULTIHEAD_TRY(engine::validate_varlen(q, k, v, sequences->cu_q, sequences->cu_k, options,
+                                          Values::kOnDevice));
+    MULTIHEAD_TRY(engine::validate_varlen_outputs(q, v, outputs));
+    MULTIHEAD_TRY(validate_longest(*sequences));
     // The remaining checks do not depend on sequence lengths, so they run on an empty sequence.
     const AttentionOutputs nothing{.out = engine::sequence_of(outputs.out, 0, 0)};
     Status status =
@@ -51,10 +49,9 @@ struct Call {
 
   Status validate_memory_of_call() const {
     const std::array inputs = {address_of("q", q), address_of("k", k), address_of("v", v)};
-    for (const Status& status : {validate_addresses(inputs), validate_option_addresses(options),
-                                 validate_output_addresses(outputs)}) {
-      if (!status.ok()) return status;
-    }
+    MULTIHEAD_TRY(validate_addresses(inputs));
+    MULTIHEAD_TRY(validate_option_addresses(options));
+    MULTIHEAD_TRY(validate_output_addresses(outputs));
     if (sequences == nullptr) return {};
     return validate_sequence_addresses(*sequences);
   }

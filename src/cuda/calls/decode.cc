@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda/calls/checks.h"
+#include "cuda/calls/entry.h"
 #include "cuda/plan/plan.h"
 #include "cuda/runtime/runtime.h"
 #include "engine/cache/cached_rows.h"
@@ -84,16 +85,16 @@ struct Call {
   const CacheView& cache;
   const AttentionOptions& options;
   const AttentionOutputs& outputs;
+  mutable engine::CacheCall of_cache{};  // set by validate()
 
-  // Runs all checks that need no address, and plans the call.
-  Status plan(const Device& device, CallPlan& planned) const {
-    if (Status status = validate_view(cache); !status.ok()) return status;
+  // Runs all checks that need no address.
+  Status validate(engine::AttentionShape& shape) const {
+    MULTIHEAD_TRY(validate_view(cache));
     const KVCacheConfig& config = cache.config;
     const bool in_keys = config.values_in_keys, int8 = config.type == DType::kInt8;
     const auto* const keys = static_cast<const std::byte*>(cache.keys);
     const float* const key_scales = int8 ? cache.key_scales : nullptr;
-    engine::CacheCall call;
-    Status status = engine::make_cache_call(
+    MULTIHEAD_TRY(engine::make_cache_call(
         config,
         {.keys = keys,
          .values = in_keys ? keys : static_cast<const std::byte*>(cache.values),
@@ -102,10 +103,13 @@ struct Call {
          .lengths = cache.lengths,
          .firsts = cache.firsts.data(),
          .page_table = cache.page_table.data()},
-        cache.max_length, q, options, outputs, engine::Values::kOnDevice, call);
-    if (status.ok()) status = validate_widths(call.shape);
-    if (status.ok()) planned = plan_cache(call, outputs, pages_of(cache), device);
-    return status;
+        cache.max_length, q, options, outputs, engine::Values::kOnDevice, of_cache));
+    shape = of_cache.shape;
+    return validate_widths(shape);
+  }
+
+  CallPlan plan(const engine::AttentionShape& /*shape*/, const Device& device) const {
+    return plan_cache(of_cache, outputs, pages_of(cache), device);
   }
 
   Status validate_memory_of_call() const {
@@ -121,11 +125,9 @@ struct Call {
         address_of("firsts", cache.firsts),
         address_of("page_table", cache.page_table),
     };
-    for (const Status& status : {validate_addresses(addresses), validate_option_addresses(options),
-                                 validate_output_addresses(outputs)}) {
-      if (!status.ok()) return status;
-    }
-    return {};
+    MULTIHEAD_TRY(validate_addresses(addresses));
+    MULTIHEAD_TRY(validate_option_addresses(options));
+    return validate_output_addresses(outputs);
   }
 };
 
@@ -134,39 +136,21 @@ struct Call {
 Status decode_workspace(const ConstAnyTensor& q, const CacheView& cache,
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         uint64_t& bytes) {
-  return engine::memory_guard([&]() -> Status {
-    Device device;
-    CallPlan plan;
-    if (Status status = current_device(device); !status.ok()) return status;
-    Status status = Call{q, cache, options, outputs}.plan(device, plan);
-    if (status.ok()) bytes = plan.workspace_bytes;
-    return status;
-  });
+  return workspace_of(Call{q, cache, options, outputs}, bytes);
 }
 
 Status decode(const ConstAnyTensor& q, const CacheView& cache, const AttentionOptions& options,
               const AttentionOutputs& outputs, const Workspace& workspace, Stream stream) {
-  return engine::memory_guard([&]() -> Status {
-    const Call call{q, cache, options, outputs};
-    Device device;
-    CallPlan plan;
-    if (Status status = current_device(device); !status.ok()) return status;
-    if (Status status = call.plan(device, plan); !status.ok()) return status;
-    for (const Status& status :
-         {call.validate_memory_of_call(), validate_workspace(workspace, plan.workspace_bytes),
-          validate_stream(stream)}) {
-      if (!status.ok()) return status;
-    }
-    return run(plan, workspace.data, device, stream);
-  });
+  return run_call(Call{q, cache, options, outputs}, workspace, stream);
 }
 
 std::string explain_decode(const ConstAnyTensor& q, const CacheView& cache,
                            const AttentionOptions& options, const AttentionOutputs& outputs) {
+  const Call call{q, cache, options, outputs};
+  engine::AttentionShape shape;
+  if (!call.validate(shape).ok()) return {};
   const Device device = device_to_explain();
-  CallPlan plan;
-  const Status status = Call{q, cache, options, outputs}.plan(device, plan);
-  return status.ok() ? explain(plan, device) : std::string();
+  return explain(call.plan(shape, device), device);
 }
 
 }  // namespace multihead::cuda

@@ -71,6 +71,28 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
+// --- Counters in global memory, which blocks of a launch share ---
+
+__device__ __forceinline__ uint64_t read_counter(const uint64_t* counter) {
+  return *static_cast<const volatile uint64_t*>(counter);
+}
+// Sets a counter that still has the value `found`.
+__device__ __forceinline__ void replace_counter(uint64_t* counter, uint64_t found, uint64_t value) {
+  asm volatile("{.reg .b64 old; atom.relaxed.gpu.global.cas.b64 old, [%0], %1, %2;}" ::"l"(counter),
+               "l"(found), "l"(value)
+               : "memory");
+}
+// Adds 1, and returns what the counter was. What this thread wrote, or saw behind a barrier, is
+// visible to threads whose later additions see this one, and behind their barriers.
+__device__ __forceinline__ uint64_t add_to_counter(uint64_t* counter) {
+  uint64_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;"
+               : "=l"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
 // --- Exchanges within a warp: all 32 lanes take part. They do not order memory accesses. ---
 
 template <class T>

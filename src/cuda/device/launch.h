@@ -11,6 +11,7 @@
 
 #include "cuda/device/device.h"
 #include "cuda/device/grid.h"
+#include "cuda/device/recorded.h"
 
 namespace multihead::cuda {
 
@@ -57,8 +58,7 @@ int find_code(void (*kernel)(Params...), int& version) {
 // Enqueues one launch; returns its cudaError_t. Blocks may be more than the grid's x allows, see
 // grid_of().
 template <class... Params>
-int launch(const LaunchShape& shape, void (*kernel)(Params...),
-           std::type_identity_t<Params>... params) {
+int enqueue(const LaunchShape& shape, void (*kernel)(Params...), const Params&... params) {
   Grid grid;
   if (!grid_of(shape.blocks, grid)) return static_cast<int>(cudaErrorInvalidConfiguration);
   constexpr size_t kWithoutAsking = 48 << 10;
@@ -88,6 +88,20 @@ int launch(const LaunchShape& shape, void (*kernel)(Params...),
     error = cudaLaunchKernelEx(&config, kernel, params...);
   }
   return static_cast<int>(error);
+}
+
+// Enqueues one launch, or keeps it if this thread keeps its launches.
+template <class... Params>
+int launch(const LaunchShape& shape, void (*kernel)(Params...),
+           const std::type_identity_t<Params>&... params) {
+  RecordedLaunches* const recorded = recorded_launches();
+  if (recorded == nullptr) return enqueue<Params...>(shape, kernel, params...);
+  recorded->emplace_back([=](void* stream) {
+    LaunchShape again = shape;
+    again.stream = stream;
+    return enqueue<Params...>(again, kernel, params...);
+  });
+  return 0;
 }
 
 }  // namespace multihead::cuda

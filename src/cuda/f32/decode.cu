@@ -6,9 +6,11 @@
 //      running max and sum (online softmax, arXiv:1805.02867).
 //   3. All warps copy 32 rows of V into the same memory; each thread adds its columns of all rows.
 //
-// rows/decode_merge.cu merges the splits. Rows of K and V may lie in a tensor, a ring or pages.
+// The last block of a tile merges its splits (merge_parts.h). Rows of K and V may lie in a tensor,
+// a ring or pages.
 #include "cuda/device/launch.h"
 #include "cuda/kernels.h"
+#include "cuda/merge_parts.h"
 #include "cuda/rows.h"
 #include "cuda/splits.h"
 #include "rules/element.h"
@@ -69,6 +71,8 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
   if (index >= p.tiles() * p.splits) return;
   const int64_t split = index % p.splits;
   index /= p.splits;
+  wait_for_previous_kernel();
+  const int64_t tile_number = index;
   const int64_t first_row = index % tiles * kRows;
   index /= tiles;
   const int64_t kv_head = index % call.kv_heads;
@@ -182,12 +186,9 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
     }
   }
 
-  const int64_t width = call.value_dim + 2;
-  const auto partial = [&](int r) {
-    return p.partials +
-           (((batch * call.kv_heads + kv_head) * all_rows + first_row + r) * p.splits + split) *
-               width;
-  };
+  const TileCounter counter(p, tile_number);
+  const int64_t first_index = (batch * call.kv_heads + kv_head) * all_rows + first_row;
+  const auto partial = [&](int r) { return partial_of(p, first_index + r, split); };
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -203,6 +204,8 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
     partial(r)[call.value_dim] = largest[i];
     partial(r)[call.value_dim + 1] = sum[i];
   }
+  counter.merge_if_last<static_cast<int>(kMaxWidth) / kWarpSize>(p, first_index, rows, batch,
+                                                                 head_of, query_of);
 }
 
 }  // namespace
@@ -213,7 +216,8 @@ int launch_decode_f32(const SplitParams& params, StreamHandle stream) {
   const LaunchShape shape{.blocks = params.tiles() * params.splits,
                           .threads = kThreads,
                           .shared_bytes = floats * sizeof(float),
-                          .stream = stream};
+                          .stream = stream,
+                          .early = params.early};
   return rules::visit_element(call.k.type, [&]<class T>(std::type_identity<T>) {
     return launch(shape, decode_split<T>, params);
   });

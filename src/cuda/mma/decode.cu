@@ -4,7 +4,7 @@
 // 16 rows of an mma tile. So it reads K and V once for all query heads that share them. Each warp
 // has its own keys, 16 at a time, its own online softmax (arXiv:1805.02867) and its own stages of
 // shared memory: while it uses one stage, cp.async fills the others, and no warp waits for another.
-// At the end the block merges the results of its warps. With one split, it writes out and lse.
+// At the end the block merges the results of its warps, and the last block of a tile the splits.
 //
 // Rows of K and V may lie in a tensor, a ring or pages: each lane finds the address of one row of a
 // step, and passes it to the lanes that copy the row.
@@ -23,12 +23,12 @@
 #include "cuda/device/launch.h"
 #include "cuda/divide.h"
 #include "cuda/kernels.h"
+#include "cuda/merge_parts.h"
 #include "cuda/mma/options.h"
 #include "cuda/mma/tile.h"
 #include "cuda/rows.h"
 #include "cuda/splits.h"
 #include "multihead/tensor.h"
-#include "rules/lse.h"
 #include "rules/visibility.h"
 
 namespace multihead::cuda {
@@ -62,10 +62,10 @@ struct DecodeTile {
 
 // State of a block in shared memory.
 struct DecodeState {
-  Entry entry;
-  rules::KeyRange seen[kRowsOfWarp];   // by position
-  float largest[kWarps][kRowsOfWarp];  // running max over a warp's keys
-  float sums[kWarps][kRowsOfWarp];
+  Entry entry;                          // only with options
+  int64_t tile, split;                  // of the block; here, they take no registers in the loop
+  rules::KeyRange seen[kRowsOfWarp];    // by position
+  float terms[kWarps][kRowsOfWarp][2];  // the largest score of a warp's keys, and the sum
 };
 
 // Parameters that all threads of a block share. Row r of the block is row first_row + r in the row
@@ -80,22 +80,13 @@ struct DecodeBlock {
   __device__ __forceinline__ const rules::AttentionParams& call() const {
     return params.forward.call;
   }
+  // With one query, its rows are those of the group's heads.
   __device__ __forceinline__ int64_t head_of(int row) const {
-    return kv_head * group + divide(first_row + row, group).remainder;
+    const int64_t at = first_row + row;
+    return kv_head * group + (call().queries == 1 ? at : divide(at, group).remainder);
   }
   __device__ __forceinline__ int64_t query_of(int row) const {
-    return divide(first_row + row, group).quotient;
-  }
-  // The largest score of a row of all warps, or `least`; a NaN stays.
-  template <int kWidth>
-  __device__ __forceinline__ float largest_of(int row, float least) const {
-    float largest = least;
-#pragma unroll
-    for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
-      const float of_warp = state.largest[w][row];
-      if (of_warp > largest || of_warp != of_warp) largest = of_warp;
-    }
-    return largest;
+    return call().queries == 1 ? 0 : divide(first_row + row, group).quotient;
   }
   // True if all rows see all keys of a step by position. Rows beyond the last one are not stored,
   // so they may see any. The first and the last visible key never decrease as the query rises.
@@ -261,10 +252,12 @@ __device__ __forceinline__ void hide_keys(const DecodeBlock& b, int64_t first, u
 // One pass of a warp over its keys. With kSingly, it multiplies weights by values key by key and
 // skips hidden keys. It then recomputes the rows that were not sound, and ends as soon as later
 // keys can change neither their outputs nor their sums. kOptions: the call has options besides
-// visibility by position and a positive scale.
-template <bool kSingly, bool kOptions, class Stored, class T, int kWidth>
+// visibility by position and a positive scale. prepare(): starts to copy the queries, and writes
+// the block's state.
+template <bool kSingly, bool kOptions, class Stored, class T, int kWidth, class Prepare>
 __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queries, T* memory,
-                                            Sums<kWidth>& sums, const Sound& sound) {
+                                            Sums<kWidth>& sums, const Sound& sound,
+                                            const Prepare& prepare) {
   using Shape = DecodeTile<kWidth>;
   using Place = Stages<Stored, T, kWidth>;
   constexpr int kStages = kSingly ? 1 : Place::kStages;
@@ -284,18 +277,19 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   // i steps ahead.
   StepRows rows[kStages];
   const auto start = [&](int64_t first, int stage) {
-    StepRows started;
-    if (first < b.end_key) {
-      started = start_step<Stored, T, kWidth>(b, first, place.at(stage));
-    }
-    commit_copies();
-    return started;
+    if (first >= b.end_key) return StepRows{};
+    return start_step<Stored, T, kWidth>(b, first, place.at(stage));
   };
   int64_t first = b.first_key + warp() * kStepKeys;
 #pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) rows[i] = start(first + i * Shape::kKeyStep, i);
+  for (int i = 0; i < kStages; ++i) {
+    rows[i] = start(first + i * Shape::kKeyStep, i);
+    // The first keys come first: memory takes longer than the work until then.
+    if (i == 0) prepare();
+    commit_copies();
+  }
   if (!kSingly) {
-    // Wait for the queries, whose group was committed before the stages, and for the block's state.
+    // Wait for the queries, which are in the first group, and for the block's state.
     wait_copies<kStages - 1>();
     sync_threads();
   }
@@ -317,8 +311,6 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   }
   int stage = 0;
   for (; first < b.end_key; first += Shape::kKeyStep) {
-    const int newest = kStages == 1 ? 0 : (stage + kStages - 1) % kStages;
-    rows[kStages - 1] = start(first + (kStages - 1) * Shape::kKeyStep, newest);
     wait_copies<kStages - 1>();
     if constexpr (Place::kConverts) place.convert(stage);
     sync_warp();
@@ -363,6 +355,8 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     if (kSingly && ballot(!ended) == 0) break;
 #pragma unroll
     for (int i = 0; i + 1 < kStages; ++i) rows[i] = rows[i + 1];
+    rows[kStages - 1] = start(first + kStages * Shape::kKeyStep, stage);
+    commit_copies();
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 }
@@ -380,8 +374,8 @@ __device__ __forceinline__ void write_sums(const DecodeBlock& b, const Sums<kWid
     const int row = lane() / 4 + 8 * half;
     if (lane() % 4 == 0 && !has_sum.row[half]) {
       // The merge skips a warp whose largest score is -inf, but a NaN must stay.
-      b.state.largest[warp()][row] = sum != sum ? sum : sums.largest[half];
-      b.state.sums[warp()][row] = sum;
+      b.state.terms[warp()][row][0] = sum != sum ? sum : sums.largest[half];
+      b.state.terms[warp()][row][1] = sum;
     }
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
@@ -397,72 +391,30 @@ template <bool kOptions, class Stored, class T, int kWidth>
 __device__ __noinline__ void recompute_keys(const DecodeBlock& b, const T* queries, T* stages,
                                             Sound sound) {
   Sums<kWidth> sums;
-  attend_keys<true, kOptions, Stored, T, kWidth>(b, queries, stages, sums, sound);
+  attend_keys<true, kOptions, Stored, T, kWidth>(b, queries, stages, sums, sound, [] {});
   write_sums<kWidth>(b, sums, reinterpret_cast<float*>(stages), sound);
 }
 
-// Calls visit(w, share, sums) for each warp that saw keys in a row: its share of the row, relative
-// to `largest`, and its sums of weighted values.
-template <int kWidth, class Visit>
-__device__ __forceinline__ void for_each_warp(const DecodeBlock& b, const float* warps, int row,
-                                              float largest, const Visit& visit) {
-  const float factor = b.call().scale.softmax * kLog2E;
-#pragma unroll
-  for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
-    const float of_warp = b.state.largest[w][row];
-    if (of_warp == -INFINITY) continue;
-    visit(w, exp2f((of_warp - largest) * factor),
-          warps + w * DecodeTile<kWidth>::kWarpElements / 2 + row * DecodeTile<kWidth>::kSumStride);
-  }
-}
-
-// Merges the results of the warps into the partial result of the split.
+// Merges the results of the warps into the partial result of the split, or, if the keys are not
+// split, into out and lse. `index`: of the block's first row along the first three axes of the
+// partial results.
 template <int kWidth>
-__device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
+__device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t index,
                                            const float* warps) {
+  using Shape = DecodeTile<kWidth>;
   const SplitParams& p = b.params;
   const rules::AttentionParams& call = b.call();
   const int width = static_cast<int>(call.value_dim);
-  float* const partials =
-      p.partials + ((b.batch * call.kv_heads + b.kv_head) * call.queries * b.group + b.first_row) *
-                       p.splits * (width + 2);
-  // Columns d_v and d_v + 1 hold the largest score and the sum.
-  for (int at = thread_index(); at < b.rows * (width + 2); at += DecodeTile<kWidth>::kThreads) {
-    const int row = at / (width + 2), c = at % (width + 2);
-    const float largest = b.largest_of<kWidth>(row, -INFINITY);
-    float result = 0.0F;
-    for_each_warp<kWidth>(b, warps, row, largest, [&](int w, float share, const float* sums) {
-      result += share * (c < width ? sums[c] : b.state.sums[w][row]);
-    });
-    partials[(row * p.splits + split) * (width + 2) + c] = c == width ? largest : result;
-  }
-}
-
-// Merges the results of the warps and writes out and lse, if the keys are not split.
-template <int kWidth>
-__device__ __forceinline__ void write_results(const DecodeBlock& b, const float* warps) {
-  const rules::AttentionParams& call = b.call();
-  const float factor = call.scale.softmax * kLog2E;
-  const int width = static_cast<int>(call.value_dim);
-  // Column d_v stands for the LSE.
-  for (int at = thread_index(); at < b.rows * (width + 1); at += DecodeTile<kWidth>::kThreads) {
-    const int row = at / (width + 1), c = at % (width + 1);
-    const int64_t head = b.head_of(row), query = b.query_of(row);
-    const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.softmax;
-    const float largest = b.largest_of<kWidth>(row, sink);
-    float total = sink == -INFINITY ? 0.0F : exp2f((sink - largest) * factor), result = 0.0F;
-    for_each_warp<kWidth>(b, warps, row, largest, [&](int w, float share, const float* sums) {
-      total += share * b.state.sums[w][row];
-      if (c < width) result += share * sums[c];
-    });
-    if (c == width) {
-      if (call.lse.data == nullptr) continue;
-      *call.lse.row(b.batch, head, query) =
-          rules::lse_of(largest, call.scale.softmax, static_cast<double>(total));
-    } else if (call.out.data != nullptr) {
-      set_element(call.out.data, call.out.type,
-                  rules::row_offset(call.out.stride, b.batch, head, query) + c,
-                  total == 0.0F ? 0.0F : result / total);
+  for (int row = warp(); row < b.rows; row += Shape::kWarps) {
+    const StoredParts parts{warps + row * Shape::kSumStride, b.state.terms[0][row],
+                            Shape::kWarpElements / 2, 2 * kRowsOfWarp, Shape::kWarps};
+    const auto part = merge_parts<kWidth / kWarpSize, Shape::kWarps>(
+        parts, width, factor_of(call),
+        [&] { return p.merges() ? -INFINITY : sink_of(call, b.head_of(row)); });
+    if (p.merges()) {
+      store_part(p, index + row, b.state.split, part);
+    } else {
+      write_row(call, b.batch, b.head_of(row), b.query_of(row), 0, part);
     }
   }
 }
@@ -493,16 +445,19 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
     decode_mma(const __grid_constant__ SplitParams p) {
   using Shape = DecodeTile<kWidth>;
   const rules::AttentionParams& call = p.forward.call;
-  const int64_t group = divide(call.heads, call.kv_heads).quotient;
+  const int64_t group = p.group;
   const int64_t all_rows = call.queries * group;
   const int64_t tiles = (all_rows + kRowsOfWarp - 1) / kRowsOfWarp;
   let_next_kernel_start();
   if (block_number() >= call.batch * call.kv_heads * tiles * p.splits) return;
   const auto [tile, split] = divide(block_number(), p.splits);
-  const auto [kv_head_of_batch, tile_of_rows] = divide(tile, tiles);
-  const auto [batch, kv_head] = divide(kv_head_of_batch, call.kv_heads);
+  const auto [kv_head_of_batch, tile_of_rows] =
+      tiles == 1 ? Quotient{tile, 0} : divide(tile, tiles);
+  const auto [batch, kv_head] =
+      call.batch == 1 ? Quotient{0, kv_head_of_batch} : divide(kv_head_of_batch, call.kv_heads);
   const int64_t first_row = tile_of_rows * kRowsOfWarp;
-  const Entry entry = entry_of(p.forward, batch);
+  wait_for_previous_kernel();
+  const rules::EntryVisibility visibility = call.visibility.entry(batch);
   const int rows = static_cast<int>(rules::least_of(kRowsOfWarp, all_rows - first_row));
 
   T* const queries = reinterpret_cast<T*>(shared_memory());
@@ -510,25 +465,30 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
   auto& state = *reinterpret_cast<DecodeState*>(queries + Shape::kAllElements);
   DecodeBlock b{p, state, batch, kv_head, group, first_row, rows, 0, 0};
   const auto offset_of = [&](int r) {
-    return r < rows ? rules::row_offset(call.q.stride, entry.batch, b.head_of(r), b.query_of(r))
+    return r < rows ? rules::row_offset(call.q.stride, b.batch, b.head_of(r), b.query_of(r))
                     : int64_t{-1};
   };
-  if (call.q.type == DType::kF32) {
-    round_queries<T, kWidth>(call, queries, offset_of);
-  } else {
-    copy_tile<T, kWidth, kRowsOfWarp, Shape::kThreads>(call.q.data, static_cast<int>(call.head_dim),
-                                                       queries, offset_of);
-  }
-  commit_copies();
-  if (thread_index() == 0) state.entry = entry;
-  if (thread_index() < kRowsOfWarp) {
-    const int r = thread_index();
-    state.seen[r] = {};  // no key
-    if (r < rows) state.seen[r] = entry.visibility.seen_by(b.query_of(r));
-  }
+  const auto prepare = [&] {
+    if (call.q.type == DType::kF32) {
+      round_queries<T, kWidth>(call, queries, offset_of);
+    } else {
+      copy_tile<T, kWidth, kRowsOfWarp, Shape::kThreads>(
+          call.q.data, static_cast<int>(call.head_dim), queries, offset_of);
+    }
+    if (thread_index() == 0) {
+      if (kOptions) state.entry = entry_of_batch(call, b.batch);
+      state.tile = tile;
+      state.split = split;
+    }
+    if (thread_index() < kRowsOfWarp) {
+      const int r = thread_index();
+      state.seen[r] = {};  // no key
+      if (r < rows) state.seen[r] = visibility.seen_by(b.query_of(r));
+    }
+  };
   // The first and the last visible key never decrease as the query rises.
-  const rules::KeyRange seen{entry.visibility.seen_by(b.query_of(0)).first,
-                             entry.visibility.seen_by(b.query_of(rows - 1)).last};
+  const rules::KeyRange seen{visibility.seen_by(b.query_of(0)).first,
+                             visibility.seen_by(b.query_of(rows - 1)).last};
   b.first_key = split * p.split_keys;
   b.end_key = rules::least_of(b.first_key + p.split_keys, seen.last);
   if (seen.first > b.first_key) {
@@ -537,7 +497,7 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
 
   T* const own = stages + warp() * Shape::kWarpElements;
   Sums<kWidth> sums;
-  attend_keys<false, kOptions, Stored, T, kWidth>(b, queries, own, sums, {});
+  attend_keys<false, kOptions, Stored, T, kWidth>(b, queries, own, sums, {}, prepare);
   Sound sound{};
   bool wrong = false;
 #pragma unroll
@@ -550,13 +510,14 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
     sync_warp();
     recompute_keys<kOptions, Stored, T, kWidth>(b, queries, own, sound);
   }
+  const TileCounter counter(p, state.tile);
   sync_threads();
-  const auto* const warps = reinterpret_cast<const float*>(stages);
-  if (p.merges()) {
-    join_warps<kWidth>(b, split, warps);
-  } else {
-    write_results<kWidth>(b, warps);
-  }
+  const int64_t index =
+      (b.batch * call.kv_heads + b.kv_head) * call.queries * b.group + b.first_row;
+  join_warps<kWidth>(b, index, reinterpret_cast<const float*>(stages));
+  counter.merge_if_last<kWidth / kWarpSize>(
+      p, index, rows, b.batch, [&](int row) { return b.head_of(row); },
+      [&](int row) { return b.query_of(row); });
 }
 
 template <bool kOptions, class Stored, class T, int kWidth>
@@ -566,7 +527,8 @@ int launch_of_width(const SplitParams& params, StreamHandle stream) {
   return launch({.blocks = params.tiles() * params.splits,
                  .threads = DecodeTile<kWidth>::kThreads,
                  .shared_bytes = kBytes,
-                 .stream = stream},
+                 .stream = stream,
+                 .early = params.early},
                 decode_mma<kOptions, Stored, T, kWidth>, params);
 }
 

@@ -94,6 +94,9 @@ void lay_out(CallPlan& plan, void* workspace) {
   plan.splits.forward = plan.params;
   arena(plan.splits.partials,
         plan.kernel == Kernel::kDecode ? partial_bytes(plan.splits) / sizeof(float) : 0);
+  arena(plan.splits.ended, plan.kernel == Kernel::kDecode && plan.splits.counts()
+                               ? static_cast<uint64_t>(plan.splits.tiles())
+                               : 0);
   plan.workspace_bytes = arena.bytes();
 }
 

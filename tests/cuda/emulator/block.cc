@@ -108,6 +108,7 @@ bool Block::run(const GridPlace& place, uint64_t launch) {
   clocks_.assign(static_cast<size_t>(threads_) + 1, Clock(threads_ + 1));
   for (int actor = 0; actor <= threads_; ++actor) clock(actor).set(actor, 1);
   barriers_ = {};
+  ordered_.clear();
   std::fill(warps_.begin(), warps_.end(), Warp());
   events_.clear();
   checks_.clear();
@@ -116,6 +117,7 @@ bool Block::run(const GridPlace& place, uint64_t launch) {
   std::iota(ready_.begin(), ready_.end(), 0);
   for (const std::unique_ptr<Thread>& thread : fibers_) {
     thread->state = State::kReady;
+    thread->has_waited = false;
     thread->copies.clear();
     thread->groups.clear();
   }
@@ -246,6 +248,10 @@ void Block::access(const void* address, size_t bytes, Access access, int actor) 
     if (actor == current_ && is_local(address, bytes)) return;
     Device::Region* const region = device().find(address, bytes);
     if (region != nullptr) {
+      if (device().waits_first() && actor < threads_ &&
+          !fibers_[static_cast<size_t>(actor)]->has_waited) {
+        return fail("uses '" + region->name + "' before it waits for the previous kernel");
+      }
       if (region->use == Use::kInput) {
         if (access == Access::kRead) return;
         return fail("writes to '" + region->name + "', which is an input");
@@ -265,7 +271,7 @@ void Block::access(const void* address, size_t bytes, Access access, int actor) 
     }
   }
   const Shadow::Result result =
-      shadow->access(offset, bytes, access, actor, clock(actor), launch_, block_);
+      shadow->access(offset, bytes, access, actor, clock(actor), launch_, block_, ordered_);
   if (result.fault == Shadow::Fault::kNone) return;
   const Device::Region* const region =
       shadow == &shared_shadow_ ? nullptr : device().find(address, bytes);
@@ -355,6 +361,25 @@ void Block::barrier(int id, int threads, bool waits) {
   barrier.arrived = 0;
   barrier.clock.clear();
   barrier.waiting.clear();
+}
+
+uint64_t& Block::counter(const void* address) {
+  const Device::Region* const region = device().find(address, sizeof(uint64_t));
+  if (region == nullptr || region->use == Use::kInput ||
+      reinterpret_cast<uintptr_t>(address) % sizeof(uint64_t) != 0 ||
+      (device().waits_first() && !fibers_[static_cast<size_t>(current_)]->has_waited)) {
+    fail("uses a counter at " + describe(address) + " that it may not use");
+  }
+  return *static_cast<uint64_t*>(const_cast<void*>(address));
+}
+
+void Block::meet_blocks(const void* counter) {
+  Device::Counter& met = device().counter(counter);
+  if (std::exchange(met.launch, launch_) != launch_) met.released.clear();
+  release(met.released[block_], current_);
+  for (const auto& [other, released] : met.released) {
+    ordered_[other] = {released, current_, clock(current_).of(current_)};
+  }
 }
 
 void Block::copy_async(void* shared, const void* global, int bytes, int valid) {

@@ -104,6 +104,13 @@ class Block {
   void barrier(int id, int threads, bool waits);
   void sync_warp();
 
+  // Returns what a 64-bit counter in global memory is, after a check that it may be used.
+  uint64_t& counter(const void* address);
+  // Orders what other blocks did before they added to a counter before the current thread, and what
+  // it did before blocks that add later.
+  void meet_blocks(const void* counter);
+  void wait_for_previous_kernel() { fibers_[static_cast<size_t>(current_)]->has_waited = true; }
+
   // Implement cp.async of the current thread.
   void copy_async(void* shared, const void* global, int bytes, int valid);
   void commit_copies();
@@ -122,6 +129,7 @@ class Block {
     boost::context::fiber fiber;
     State state = State::kReady;
     const char* waits_for = "";
+    bool has_waited = false;               // for the previous kernel
     std::vector<Copy> copies;              // not yet committed
     std::deque<std::vector<Copy>> groups;  // committed
   };
@@ -176,6 +184,7 @@ class Block {
   std::vector<Warp> warps_;
   std::array<Barrier, 16> barriers_;
   std::vector<Clock> clocks_;
+  OrderedBlocks ordered_;
 
   GridPlace place_;
   uint64_t launch_ = 0, block_ = 0;

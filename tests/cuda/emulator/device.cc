@@ -52,6 +52,25 @@ void barrier_arrive(int id, int threads) {
   block().barrier(id, threads, false);
 }
 
+void wait_for_previous_kernel() {
+  const InsideEmulator inside;
+  block().wait_for_previous_kernel();
+}
+uint64_t read_counter(const uint64_t* counter) {
+  const InsideEmulator inside;
+  return block().counter(counter);
+}
+void replace_counter(uint64_t* counter, uint64_t found, uint64_t value) {
+  const InsideEmulator inside;
+  uint64_t& now = block().counter(counter);
+  if (now == found) now = value;
+}
+uint64_t add_to_counter(uint64_t* counter) {
+  const InsideEmulator inside;
+  block().meet_blocks(counter);
+  return block().counter(counter)++;
+}
+
 uint32_t ballot(bool value) {
   const InsideEmulator inside;
   uint32_t bit = value ? 1U : 0U;

@@ -27,7 +27,7 @@ size_t first_byte(size_t granule, uint8_t bytes) {
   return granule * kGranule + i;
 }
 
-constinit Device the_device;
+Device the_device;
 
 }  // namespace
 
@@ -38,13 +38,17 @@ void Shadow::reset(size_t bytes, bool written) {
   granules_.assign((bytes + kGranule - 1) / kGranule, fresh);
 }
 
-void Shadow::enter_block(Granule& granule, uint64_t launch, uint64_t block) {
+void Shadow::enter_block(Granule& granule, uint64_t launch, uint64_t block, const Clock& clock,
+                         const OrderedBlocks& ordered) {
   if (granule.launch == launch && granule.block == block) return;
   if (granule.launch != launch) {
     granule.others_read = granule.others_wrote = 0;
   } else {
+    const auto found = ordered.find(granule.block);
+    const bool seen = found != ordered.end() && clock.of(found->second.actor) >= found->second.time;
     for (const Cell& cell : granule.cells) {
       if (cell.actor < 0) continue;
+      if (seen && found->second.released.of(cell.actor) >= cell.time) continue;
       (cell.access == Access::kWrite ? granule.others_wrote : granule.others_read) |= cell.bytes;
     }
   }
@@ -78,12 +82,13 @@ Shadow::Cell& Shadow::place_for(Granule& granule, const Cell& cell, const Clock&
 }
 
 Shadow::Result Shadow::access(size_t first, size_t bytes, Access access, int actor,
-                              const Clock& clock, uint64_t launch, uint64_t block) {
+                              const Clock& clock, uint64_t launch, uint64_t block,
+                              const OrderedBlocks& ordered) {
   Result result;
   const size_t end = first + bytes;
   for (size_t at = first / kGranule; at * kGranule < end; ++at) {
     Granule& granule = granules_[at];
-    enter_block(granule, launch, block);
+    enter_block(granule, launch, block, clock, ordered);
     const uint8_t touched = bytes_within(at, first, end);
     const auto fault = [&](Fault what, uint8_t which) {
       if (result.fault != Fault::kNone) return;

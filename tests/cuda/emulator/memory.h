@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,15 @@ enum class Use : uint8_t {
 };
 
 enum class Access : uint8_t { kRead, kWrite };
+
+// What another block did before it added to a counter, which an actor of this block then read.
+struct OrderedBlock {
+  Clock released;  // of the other block
+  int actor = 0;   // of this block, and its time since then
+  uint32_t time = 0;
+};
+// By the number of the other block.
+using OrderedBlocks = std::map<uint64_t, OrderedBlock>;
 
 // Two accesses of different actors conflict if one is a write and neither is ordered before the
 // other.
@@ -39,7 +49,7 @@ class Shadow {
   // Checks and records an access of an actor of block `block` of launch `launch`, at the time of
   // `clock`.
   Result access(size_t first, size_t bytes, Access access, int actor, const Clock& clock,
-                uint64_t launch, uint64_t block);
+                uint64_t launch, uint64_t block, const OrderedBlocks& ordered);
   // Marks bytes that an asynchronous copy will write.
   void set_in_flight(size_t first, size_t bytes, bool in_flight);
   // Gets the actor and time of the last write to a byte by this block. Returns false if there was
@@ -61,7 +71,9 @@ class Shadow {
     uint8_t written = 0, in_flight = 0;         // bit i: byte i
     uint8_t others_read = 0, others_wrote = 0;  // by other blocks of the launch
   };
-  static void enter_block(Granule& granule, uint64_t launch, uint64_t block);
+  // Notes what the last other block did that is not ordered before `clock`.
+  static void enter_block(Granule& granule, uint64_t launch, uint64_t block, const Clock& clock,
+                          const OrderedBlocks& ordered);
   // Returns the remembered access that `cell` replaces.
   Cell& place_for(Granule& granule, const Cell& cell, const Clock& clock);
 
@@ -80,6 +92,17 @@ class Device {
   // Seed of the order in which threads run.
   void set_seed(uint64_t seed) { seed_ = seed; }
   uint64_t seed() const { return seed_; }
+
+  // If set, threads must call wait_for_previous_kernel() before they use global memory.
+  void set_waits_first(bool waits_first) { waits_first_ = waits_first; }
+  bool waits_first() const { return waits_first_; }
+
+  // A counter that blocks of a launch add to, with what each block did before.
+  struct Counter {
+    uint64_t launch = 0;
+    std::map<uint64_t, Clock> released;
+  };
+  Counter& counter(const void* address) { return counters_[address]; }
 
   // Returns the text of every fault since the last call.
   std::vector<std::string> take_findings();
@@ -108,6 +131,8 @@ class Device {
   std::vector<std::string> findings_;
   size_t not_listed_ = 0;
   uint64_t seed_ = 1;
+  bool waits_first_ = false;
+  std::map<const void*, Counter> counters_;
 };
 
 // The one emulated device.

@@ -40,7 +40,11 @@ void barrier_arrive(int id, int threads);
 
 // The emulator runs one kernel after the other.
 inline void let_next_kernel_start() {}
-inline void wait_for_previous_kernel() {}
+void wait_for_previous_kernel();
+
+uint64_t read_counter(const uint64_t* counter);
+void replace_counter(uint64_t* counter, uint64_t found, uint64_t value);
+uint64_t add_to_counter(uint64_t* counter);
 
 namespace emulator {
 // Returns the bits of lane `from`'s value.

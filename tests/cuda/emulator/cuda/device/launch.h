@@ -10,6 +10,7 @@
 
 #include "cuda/device/device.h"
 #include "cuda/device/grid.h"
+#include "cuda/device/recorded.h"
 #include "cuda/emulator/block.h"
 
 namespace multihead::cuda {
@@ -49,11 +50,16 @@ int launch(const LaunchShape& shape, void (*kernel)(Params...),
                         .data = &call,
                         .bytes = sizeof(call)});
   };
-  if (emulator::launch_recorder()) {
-    emulator::launch_recorder()(run);
-  } else {
-    run();
-  }
+  const auto enqueue = [=](void* /*stream*/) {
+    if (emulator::launch_recorder()) {
+      emulator::launch_recorder()(run);
+    } else {
+      run();
+    }
+    return 0;
+  };
+  if (recorded_launches() == nullptr) return enqueue(nullptr);
+  recorded_launches()->emplace_back(enqueue);
   return 0;
 }
 
