@@ -285,18 +285,17 @@ HWY_NOINLINE void dot_products(D d, const float* HWY_RESTRICT x, ptrdiff_t x_str
 
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 
-// Most rows without packing W. GFLOP/s packed and not packed on Zen 4: with 32 registers 83 and 103
-// (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
+// Most rows without packing W if they do not fill vectors; measured on Zen 4.
 constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
 // True if rows_in_lanes() is used: the rows fill vectors, and there is less to transpose, x (by
 // each thread) and y instead of W. With few rows it does not depend on threads, since few_rows()
-// adds in another order. WebAssembly cannot prefetch W.
+// adds in another order. In WebAssembly 4, 8 and 16 rows take 0.6 to 0.7 of few_rows()'s time.
 bool puts_rows_in_lanes(const GemmParams& p, int threads) {
   const auto padded = round_up(p.rows, static_cast<int64_t>(hn::Lanes(DF())));
-  return kPrefetches && kFewWeightRows < p.rows && p.rows <= 128 &&
-         5 * (padded - p.rows) <= p.rows && p.b.type == DType::kF32 && p.b.data != nullptr &&
-         p.b.stride[2] == p.depth &&
+  return (kPrefetches ? kFewWeightRows : 2) < p.rows && p.rows <= 128 &&
+         (p.rows <= kFewRows ? 3 : 5) * (padded - p.rows) <= p.rows && p.b.type == DType::kF32 &&
+         p.b.data != nullptr && p.b.stride[2] == p.depth &&
          p.depth <= static_cast<int64_t>(most_panel_depth<ALayout::kRowMajor>()) &&
          (p.rows <= kFewRows ? p.depth >= 128
                              : threads * p.rows * (p.depth + p.columns) <= p.depth * p.columns);
@@ -405,7 +404,12 @@ void rows_in_lanes(const Job& job, float* HWY_RESTRICT packed) {
       std::fill_n(turned + o * padded, padded, job.bias == nullptr ? 0.0F : job.bias[column + o]);
     }
     for (size_t o = 0; o < outputs; o += most) {
-      multiply_block<ALayout::kRowMajor>(p, o, HWY_MIN(most, outputs - o), 0, job.depth, packed);
+      const size_t count = HWY_MIN(most, outputs - o);
+      // Where no instruction prefetches, reads a number of each cache line, in order.
+      const volatile float* const lines = p.a + o * job.depth;
+      for (size_t i = 0; !kPrefetches && i < count * job.depth; i += 16)
+        static_cast<void>(lines[i]);
+      multiply_block<ALayout::kRowMajor>(p, o, count, 0, job.depth, packed);
     }
     p.a += kRowBlock * job.depth;
     for (size_t row = 0; row < job.rows; row += lanes) {
@@ -445,12 +449,10 @@ void few_rows(const Job& job, float* HWY_RESTRICT widened) {
   for (size_t column = 0; column < job.columns; column += hn::Lanes(DF())) {
     const WeightRows<DF> weights = weights_of(job, column, 0, job.depth, widened);
     size_t row = 0;
-    for (; row + 4 <= job.rows; row += 4) few_dots<4>(job, weights, row, column);
-    if (row + 2 <= job.rows) {
-      few_dots<2>(job, weights, row, column);
-      row += 2;
-    }
-    if (row < job.rows) few_dots<1>(job, weights, row, column);
+    cut_rows<4>(job.rows, [&](auto count) {
+      few_dots<decltype(count)::value>(job, weights, row, column);
+      row += decltype(count)::value;
+    });
   }
 }
 
@@ -485,10 +487,9 @@ GemmLayout layout_projection(const GemmParams& p, int threads) {
   }
   if (p.rows <= kFewRows) {
     const bool reads_alone = p.rows <= kFewWeightRows && threads > 1;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(DF()));
     return {.job_rows = p.rows,
             .job_columns = reads_alone ? outputs_of_job(bytes_of(p.b.type) * p.depth, p.columns,
-                                                        threads, lanes)
+                                                        threads, kSide<DF>)
                                        : job_columns,
             .scratch_bytes = sizeof(float) * widened_floats(p, depth),
             .block = project<few_rows>};
