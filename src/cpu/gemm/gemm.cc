@@ -130,8 +130,7 @@ HWY_NOINLINE void multiply_panel(const Product<>& p, size_t rows, size_t vecs,
 template <ALayout kLayout>
 HWY_NOINLINE void multiply_narrow_panel(Product<> p, size_t rows, size_t columns, float* edge) {
   const DF d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t vecs = ceil_div(columns, lanes);
+  const size_t lanes = hn::Lanes(d), vecs = ceil_div(columns, lanes);
   float* const c_begin = p.c;
   const ptrdiff_t c_stride = p.c_stride;
   const auto width = static_cast<ptrdiff_t>(vecs * lanes);
@@ -240,8 +239,7 @@ HWY_NOINLINE void pack_rows(D d, const WeightRows<D>& rows, size_t depth, float*
 template <class D>
 HWY_NOINLINE void dot_products_in_order(D d, const float* HWY_RESTRICT x, const WeightRows<D>& rows,
                                         size_t depth, Square<D>& sums) {
-  const size_t lanes = hn::Lanes(d);
-  const size_t whole = depth / lanes * lanes;
+  const size_t lanes = hn::Lanes(d), whole = depth / lanes * lanes;
   const FloatReader<float, D> read(d);
   for (size_t o = 0; o < kSide<D>; ++o) {
     auto sum = dot(d, read, x, lanes, rows.row[o], depth);
@@ -290,7 +288,7 @@ constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
 // True if rows_in_lanes() is used: the rows fill vectors, and there is less to transpose, x (by
 // each thread) and y instead of W. With few rows it does not depend on threads, since few_rows()
-// adds in another order. In WebAssembly 4, 8 and 16 rows take 0.6 to 0.7 of few_rows()'s time.
+// adds in another order.
 bool puts_rows_in_lanes(const GemmParams& p, int threads) {
   const auto padded = round_up(p.rows, static_cast<int64_t>(hn::Lanes(DF())));
   return (kPrefetches ? kFewWeightRows : 2) < p.rows && p.rows <= 128 &&
@@ -348,8 +346,7 @@ void start_rows(const Job& job, size_t first, size_t rows) {
 
 void many_rows(const Job& job, float* HWY_RESTRICT packed) {
   const DF d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t width = strip_width();
+  const size_t lanes = hn::Lanes(d), width = strip_width();
   float* const widened = packed + panel_floats<ALayout::kRowMajor>(job.depth);
   const auto pack = [&](size_t first, size_t panel, size_t strip) {
     for (size_t c = 0; c < job.columns; c += lanes) {
