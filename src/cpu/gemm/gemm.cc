@@ -50,8 +50,8 @@ HWY_INLINE size_t most_panel_depth() {
 }
 
 // A block of rows of C stays in L1 while the panel is used, kDepthBlock of its depth at a time: a
-// strip's part then takes at most 32 kB and stays there too (64 kB: 2 % slower on Zen 5). Without
-// blocking of depth, the rounding error is three times larger.
+// strip's part, up to 32 kB, stays there too. Without blocks rounding errors are three times
+// larger.
 constexpr size_t kRowBlock = 48;
 constexpr size_t kDepthBlock = HWY_MIN(256, 8192 / (TileSize::kMaxVecs * kSide<DF>));
 
@@ -233,9 +233,8 @@ HWY_NOINLINE void pack_rows(D d, const WeightRows<D>& rows, size_t depth, float*
   }
 }
 
-// Computes sums.row[o], the product of x with rows.row[o], lane by lane. Rows are read one after
-// the other, without prefetches: the weights of a GPT-2-small step come from memory at 25 GB/s, the
-// speed of reading alone. Two rows at a time reached 14 GB/s, eight 20 (in WebAssembly four 13).
+// Computes sums.row[o], the product of x with rows.row[o], lane by lane, one row after the other: a
+// GPT-2-small step then reads weights at 25 GB/s, with two rows at a time at 14, with eight at 20.
 template <class D>
 HWY_NOINLINE void dot_products_in_order(D d, const float* HWY_RESTRICT x, const WeightRows<D>& rows,
                                         size_t depth, Square<D>& sums) {
@@ -286,17 +285,16 @@ constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 // Most rows without packing W if they do not fill vectors; measured on Zen 4.
 constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
-// True if rows_in_lanes() is used: the rows fill vectors, and there is less to transpose, x (by
-// each thread) and y instead of W. With few rows it does not depend on threads, since few_rows()
-// adds in another order.
-bool puts_rows_in_lanes(const GemmParams& p, int threads) {
+// True if rows_in_lanes() is used: the rows fill vectors, and less is transposed, x (in each job)
+// and y instead of W. For few rows jobs do not count, because few_rows() adds in another order.
+bool puts_rows_in_lanes(const GemmParams& p, int64_t jobs) {
   const auto padded = round_up(p.rows, static_cast<int64_t>(hn::Lanes(DF())));
   return (kPrefetches ? kFewWeightRows : 2) < p.rows && p.rows <= 128 &&
          (p.rows <= kFewRows ? 3 : 5) * (padded - p.rows) <= p.rows && p.b.type == DType::kF32 &&
          p.b.data != nullptr && p.b.stride[2] == p.depth &&
          p.depth <= static_cast<int64_t>(most_panel_depth<ALayout::kRowMajor>()) &&
          (p.rows <= kFewRows ? p.depth >= 128
-                             : threads * p.rows * (p.depth + p.columns) <= p.depth * p.columns);
+                             : jobs * p.rows * (p.depth + p.columns) <= p.depth * p.columns);
 }
 
 // Number of floats of scratch for one vector of outputs' weights, if these are half precision.
@@ -381,9 +379,10 @@ void rows_in_lanes(const Job& job, float* HWY_RESTRICT packed) {
               packed + row / width * width * round_up(job.depth, lanes) + row % width, width);
   }
   float* const turned = packed + round_up(job.rows, width) * round_up(job.depth, lanes);
-  // Outputs at a time. With several tiles, a part of a strip stays in L1 for all of them; with rows
-  // of one or two vectors, W is what takes time, and is read in the order of memory.
-  const size_t most = padded <= 2 * lanes ? TileSize::rows(padded / lanes) : kRowBlock;
+  // Outputs at a time: many share a strip's part in L1; short rows or jobs read W in order.
+  const bool is_short = kPrefetches && (padded <= 2 * lanes || job.columns < 8 * kRowBlock);
+  const size_t tile = TileSize::rows(HWY_MIN(padded / lanes, TileSize::kMaxVecs));
+  const size_t most = is_short ? tile : kRowBlock;
   const auto* const weight = static_cast<const float*>(job.weight.data);
   Ahead ahead{.at = reinterpret_cast<const std::byte*>(weight + most * job.depth),
               .each = sizeof(float) / static_cast<float>(ceil_div(padded, width))};
@@ -474,10 +473,11 @@ void project(const GemmParams& p, const GemmLayout& layout, int64_t first_row, i
 GemmLayout layout_projection(const GemmParams& p, int threads) {
   const auto depth = static_cast<size_t>(p.depth);
   const auto job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>());
-  if (puts_rows_in_lanes(p, threads)) {
-    const int64_t wanted = threads == 1 ? p.columns : ceil_div(p.columns, 2 * threads);
+  const int64_t jobs = threads == 1 ? 1 : 2 * threads;
+  if (puts_rows_in_lanes(p, jobs)) {
     return {.job_rows = p.rows,
-            .job_columns = round_up(std::clamp<int64_t>(wanted, 64, 4096), kSide<DF>),
+            .job_columns =
+                round_up(std::clamp<int64_t>(ceil_div(p.columns, jobs), 64, 4096), kSide<DF>),
             .scratch_bytes = (round_up(depth, kSide<DF>) + kRowBlock) * sizeof(float) *
                              round_up(static_cast<size_t>(p.rows), strip_width()),
             .block = project<rows_in_lanes>};
