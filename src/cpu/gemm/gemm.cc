@@ -289,7 +289,7 @@ constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 // and y instead of W. For few rows jobs do not count, because few_rows() adds in another order.
 bool puts_rows_in_lanes(const GemmParams& p, int64_t jobs) {
   const auto padded = round_up(p.rows, static_cast<int64_t>(hn::Lanes(DF())));
-  return (kPrefetches ? kFewWeightRows : 2) < p.rows && p.rows <= 128 &&
+  return (kManyRegisters ? kFewWeightRows : 2) < p.rows && p.rows <= 128 &&
          (p.rows <= kFewRows ? 3 : 5) * (padded - p.rows) <= p.rows && p.b.type == DType::kF32 &&
          p.b.data != nullptr && p.b.stride[2] == p.depth &&
          p.depth <= static_cast<int64_t>(most_panel_depth<ALayout::kRowMajor>()) &&
