@@ -445,7 +445,7 @@ void few_rows(const Job& job, float* HWY_RESTRICT widened) {
   for (size_t column = 0; column < job.columns; column += hn::Lanes(DF())) {
     const WeightRows<DF> weights = weights_of(job, column, 0, job.depth, widened);
     size_t row = 0;
-    cut_rows<4>(job.rows, [&](auto count) {
+    cut_rows<4>(job.rows, [&](auto count) HWY_ATTR {
       few_dots<decltype(count)::value>(job, weights, row, column);
       row += decltype(count)::value;
     });
