@@ -49,11 +49,11 @@ HWY_INLINE size_t most_panel_depth() {
   return most_panel_floats() / kPanelColumns<kLayout>;
 }
 
-// A block of rows of C stays in L1 while the panel is used, kDepthBlock of its depth at a time.
-// Without blocking of depth, 512x768x768 is as fast within 1 %, but the rounding error is three
-// times larger.
+// A block of rows of C stays in L1 while the panel is used, kDepthBlock of its depth at a time: a
+// strip's part, up to 32 kB, stays there too. Without blocks rounding errors are three times
+// larger.
 constexpr size_t kRowBlock = 48;
-constexpr size_t kDepthBlock = 256;
+constexpr size_t kDepthBlock = HWY_MIN(256, 8192 / (TileSize::kMaxVecs * kSide<DF>));
 
 HWY_INLINE size_t strip_width() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 
@@ -68,6 +68,12 @@ HWY_INLINE size_t part_of(size_t depth, size_t most) {
   return parts == 0 ? 0 : round_up(ceil_div(depth, parts), hn::Lanes(DF()));
 }
 
+// Memory that is needed next. Each tile prefetches a part: `each` bytes for an element of A.
+struct Ahead {
+  const std::byte* at;
+  float each;
+};
+
 // C += A B for up to panel_columns() columns.
 struct PanelProduct {
   const float* a;
@@ -75,7 +81,7 @@ struct PanelProduct {
   float* c;
   ptrdiff_t c_stride;
   size_t rows, columns, depth;
-  bool streams_a = false;  // A comes from memory and has no gaps between rows
+  Ahead* ahead = nullptr;
 };
 
 // Scratch of multiply_panels(): a panel, and sums of columns that end within a vector.
@@ -108,16 +114,23 @@ constexpr size_t kTransposedFloats = kRowBlock * kDepthBlock;
 
 // Not inlined, because in relaxed SIMD every copy would hold all tiles.
 template <ALayout kLayout>
-HWY_NOINLINE void multiply_panel(const Product<>& p, size_t rows, size_t vecs) {
-  product<kLayout>(DF(), p, rows, vecs);
+HWY_NOINLINE void multiply_panel(const Product<>& p, size_t rows, size_t vecs,
+                                 Ahead* ahead = nullptr) {
+  product<kLayout>(DF(), p, rows, vecs, [&](size_t, size_t count) HWY_ATTR {
+    if (kPrefetches && ahead != nullptr) {
+      const auto bytes = static_cast<size_t>(ahead->each * static_cast<float>(count * p.depth));
+      for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(ahead->at + i);
+      ahead->at += bytes;
+    }
+    return p.depth;
+  });
 }
 
 // Computes a product whose columns end within a vector; `edge` holds whole vectors.
 template <ALayout kLayout>
 HWY_NOINLINE void multiply_narrow_panel(Product<> p, size_t rows, size_t columns, float* edge) {
   const DF d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t vecs = ceil_div(columns, lanes);
+  const size_t lanes = hn::Lanes(d), vecs = ceil_div(columns, lanes);
   float* const c_begin = p.c;
   const ptrdiff_t c_stride = p.c_stride;
   const auto width = static_cast<ptrdiff_t>(vecs * lanes);
@@ -163,14 +176,7 @@ HWY_NOINLINE void multiply_block(const PanelProduct& p, size_t row, size_t rows,
       tile.a = transposed;
       tile.a_stride = static_cast<ptrdiff_t>(kRowBlock);
     }
-    if (p.streams_a) {
-      // The next rows, in the order of memory and a part with each step: 64x576x1536 runs at 240
-      // GFLOP/s, with all rows' next columns at 200, with all steps' parts at once at 200 (Zen 5).
-      // Prefetches beyond the end of A do nothing.
-      const float* const next = p.a + (at + static_cast<ptrdiff_t>(rows)) * a_row;
-      for (size_t i = k * rows; i < (k + tile.depth) * rows; i += 16) hwy::Prefetch(next + i);
-    }
-    multiply_panel<kLayout>(tile, rows, whole / lanes);
+    multiply_panel<kLayout>(tile, rows, whole / lanes, p.ahead);
     if (whole == p.columns) continue;
     tile.b += whole / width * most * width + whole % width;
     tile.c += whole;
@@ -227,14 +233,12 @@ HWY_NOINLINE void pack_rows(D d, const WeightRows<D>& rows, size_t depth, float*
   }
 }
 
-// Computes sums.row[o], the product of x with rows.row[o], lane by lane. Rows are read one after
-// the other, without prefetches: the weights of a GPT-2-small step come from memory at 25 GB/s, the
-// speed of reading alone. Two rows at a time reached 14 GB/s, eight 20 (in WebAssembly four 13).
+// Computes sums.row[o], the product of x with rows.row[o], lane by lane, one row after the other: a
+// GPT-2-small step then reads weights at 25 GB/s, with two rows at a time at 14, with eight at 20.
 template <class D>
 HWY_NOINLINE void dot_products_in_order(D d, const float* HWY_RESTRICT x, const WeightRows<D>& rows,
                                         size_t depth, Square<D>& sums) {
-  const size_t lanes = hn::Lanes(d);
-  const size_t whole = depth / lanes * lanes;
+  const size_t lanes = hn::Lanes(d), whole = depth / lanes * lanes;
   const FloatReader<float, D> read(d);
   for (size_t o = 0; o < kSide<D>; ++o) {
     auto sum = dot(d, read, x, lanes, rows.row[o], depth);
@@ -278,20 +282,19 @@ HWY_NOINLINE void dot_products(D d, const float* HWY_RESTRICT x, ptrdiff_t x_str
 
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 
-// Most rows without packing W. GFLOP/s packed and not packed on Zen 4: with 32 registers 83 and 103
-// (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
+// Most rows without packing W if they do not fill vectors; measured on Zen 4.
 constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
-// Up to this number of rows of x, rows_in_lanes() is used if it has much less to transpose, x and y
-// instead of W, and the rows fill vectors. WebAssembly cannot prefetch W.
-constexpr int64_t kLaneRows = 64;
-
-bool puts_rows_in_lanes(const GemmParams& p) {
+// True if rows_in_lanes() is used: the rows fill vectors, and less is transposed, x (in each job)
+// and y instead of W. For few rows jobs do not count, because few_rows() adds in another order.
+bool puts_rows_in_lanes(const GemmParams& p, int64_t jobs) {
   const auto padded = round_up(p.rows, static_cast<int64_t>(hn::Lanes(DF())));
-  return kPrefetches && p.rows <= kLaneRows && 5 * (padded - p.rows) <= p.rows &&
-         p.b.type == DType::kF32 && p.b.data != nullptr && p.b.stride[2] == p.depth &&
+  return (kManyRegisters ? kFewWeightRows : 2) < p.rows && p.rows <= 128 &&
+         (p.rows <= kFewRows ? 3 : 5) * (padded - p.rows) <= p.rows && p.b.type == DType::kF32 &&
+         p.b.data != nullptr && p.b.stride[2] == p.depth &&
          p.depth <= static_cast<int64_t>(most_panel_depth<ALayout::kRowMajor>()) &&
-         4 * p.rows * (p.depth + p.columns) <= p.depth * p.columns;
+         (p.rows <= kFewRows ? p.depth >= 128
+                             : jobs * p.rows * (p.depth + p.columns) <= p.depth * p.columns);
 }
 
 // Number of floats of scratch for one vector of outputs' weights, if these are half precision.
@@ -299,42 +302,10 @@ size_t widened_floats(const GemmParams& p, size_t depth) {
   return p.b.type == DType::kF32 ? 0 : hn::Lanes(DF()) * depth;
 }
 
-GemmBlock project;
-
-GemmLayout layout_projection(const GemmParams& p, int threads) {
-  const auto depth = static_cast<size_t>(p.depth);
-  const auto job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>());
-  if (p.rows <= kFewRows) {
-    const bool reads_alone = p.rows <= kFewWeightRows && threads > 1;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(DF()));
-    return {.job_rows = p.rows,
-            .job_columns = reads_alone ? outputs_of_job(bytes_of(p.b.type) * p.depth, p.columns,
-                                                        threads, lanes)
-                                       : job_columns,
-            .scratch_bytes = sizeof(float) * widened_floats(p, depth),
-            .block = project};
-  }
-  if (puts_rows_in_lanes(p)) {
-    // Each job packs x.
-    const int64_t wanted = threads == 1 ? p.columns : ceil_div(p.columns, 2 * threads);
-    return {.job_rows = p.rows,
-            .job_columns = round_up(std::clamp<int64_t>(wanted, 64, 1024), kSide<DF>),
-            .scratch_bytes = sizeof(float) * (panel_floats<ALayout::kRowMajor>(depth) +
-                                              kRowBlock * size_t{kLaneRows}),
-            .block = project};
-  }
-  // Packing a panel pays only from 128 rows on.
-  GemmLayout layout = divide_gemm(p, threads, job_columns, 128, 4);
-  layout.block = project;
-  layout.scratch_bytes =
-      sizeof(float) * (panel_floats<ALayout::kRowMajor>(depth) +
-                       widened_floats(p, part_of(depth, most_panel_depth<ALayout::kRowMajor>())));
-  return layout;
-}
-
 struct Job {
   const float* x;
-  StoredRows weight;  // from the job's first column on
+  StoredRows weight;      // from the job's first column on
+  ptrdiff_t next_column;  // of the thread's next job, from there on; 0: none
   float* y;
   const float* bias;  // may be null
   size_t rows, columns, depth;
@@ -373,8 +344,7 @@ void start_rows(const Job& job, size_t first, size_t rows) {
 
 void many_rows(const Job& job, float* HWY_RESTRICT packed) {
   const DF d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t width = strip_width();
+  const size_t lanes = hn::Lanes(d), width = strip_width();
   float* const widened = packed + panel_floats<ALayout::kRowMajor>(job.depth);
   const auto pack = [&](size_t first, size_t panel, size_t strip) {
     for (size_t c = 0; c < job.columns; c += lanes) {
@@ -382,21 +352,25 @@ void many_rows(const Job& job, float* HWY_RESTRICT packed) {
                 packed + c / width * strip + c % width, width);
     }
   };
-  multiply_panels<ALayout::kRowMajor>({.a = job.x,
-                                       .a_stride = job.x_stride,
-                                       .c = job.y,
-                                       .c_stride = job.y_stride,
-                                       .rows = job.rows,
-                                       .columns = job.columns,
-                                       .depth = job.depth},
-                                      packed, pack,
-                                      [&](size_t row, size_t rows) { start_rows(job, row, rows); });
+  const int64_t bytes = bytes_of(job.weight.type);
+  const auto uses = static_cast<float>(ceil_div(job.columns, width) * job.rows);
+  Ahead ahead{static_cast<const std::byte*>(job.weight.data) +
+                  job.next_column * job.weight.stride[2] * bytes,
+              static_cast<float>(job.columns) * static_cast<float>(bytes) / uses};
+  multiply_panels<ALayout::kRowMajor>(
+      {.a = job.x,
+       .a_stride = job.x_stride,
+       .c = job.y,
+       .c_stride = job.y_stride,
+       .rows = job.rows,
+       .columns = job.columns,
+       .depth = job.depth,
+       .ahead = kPrefetches && job.next_column > 0 ? &ahead : nullptr},
+      packed, pack, [&](size_t row, size_t rows) { start_rows(job, row, rows); });
 }
 
-// Computes y^T = W x^T with the rows of x in the lanes: x is packed once, W is read in place. The
-// job is a copy, so that few_rows() need not have its own in memory: 1 % of a tiny step.
-HWY_NOINLINE void rows_in_lanes(Job job, float* HWY_RESTRICT packed) {
-  constexpr size_t kOutputs = TileSize::rows(TileSize::kMaxVecs);
+// Computes y^T = W x^T with the rows of x in the lanes: x is packed once, W is read in place.
+void rows_in_lanes(const Job& job, float* HWY_RESTRICT packed) {
   const DF d;
   const size_t lanes = hn::Lanes(d), width = strip_width(), padded = round_up(job.rows, lanes);
   for (size_t row = 0; row < job.rows; row += lanes) {
@@ -404,23 +378,34 @@ HWY_NOINLINE void rows_in_lanes(Job job, float* HWY_RESTRICT packed) {
     pack_rows(d, WeightRows<DF>(x, HWY_MIN(lanes, job.rows - row)), job.depth,
               packed + row / width * width * round_up(job.depth, lanes) + row % width, width);
   }
-  float* const turned = packed + panel_floats<ALayout::kRowMajor>(job.depth);
-  PanelProduct p{.a = static_cast<const float*>(job.weight.data),
+  float* const turned = packed + round_up(job.rows, width) * round_up(job.depth, lanes);
+  // Outputs at a time: many share a strip's part in L1; short rows or jobs read W in order.
+  const bool is_short = kPrefetches && (padded <= 2 * lanes || job.columns < 8 * kRowBlock);
+  const size_t tile = TileSize::rows(HWY_MIN(padded / lanes, TileSize::kMaxVecs));
+  const size_t most = is_short ? tile : kRowBlock;
+  const auto* const weight = static_cast<const float*>(job.weight.data);
+  Ahead ahead{.at = reinterpret_cast<const std::byte*>(weight + most * job.depth),
+              .each = sizeof(float) / static_cast<float>(ceil_div(padded, width))};
+  PanelProduct p{.a = weight,
                  .a_stride = static_cast<ptrdiff_t>(job.depth),
                  .c = turned,
                  .c_stride = static_cast<ptrdiff_t>(padded),
                  .rows = kRowBlock,
                  .columns = padded,
                  .depth = job.depth,
-                 .streams_a = true};
+                 .ahead = &ahead};
   for (size_t column = 0; column < job.columns; column += kRowBlock) {
     const size_t outputs = HWY_MIN(kRowBlock, job.columns - column);
     for (size_t o = 0; o < outputs; ++o) {
       std::fill_n(turned + o * padded, padded, job.bias == nullptr ? 0.0F : job.bias[column + o]);
     }
-    for (size_t o = 0; o < outputs; o += kOutputs) {
-      multiply_block<ALayout::kRowMajor>(p, o, HWY_MIN(kOutputs, outputs - o), 0, job.depth,
-                                         packed);
+    for (size_t o = 0; o < outputs; o += most) {
+      const size_t count = HWY_MIN(most, outputs - o);
+      // Where no instruction prefetches, reads a number of each cache line, in order.
+      const volatile float* const lines = p.a + o * job.depth;
+      for (size_t i = 0; !kPrefetches && i < count * job.depth; i += 16)
+        static_cast<void>(lines[i]);
+      multiply_block<ALayout::kRowMajor>(p, o, count, 0, job.depth, packed);
     }
     p.a += kRowBlock * job.depth;
     for (size_t row = 0; row < job.rows; row += lanes) {
@@ -460,20 +445,19 @@ void few_rows(const Job& job, float* HWY_RESTRICT widened) {
   for (size_t column = 0; column < job.columns; column += hn::Lanes(DF())) {
     const WeightRows<DF> weights = weights_of(job, column, 0, job.depth, widened);
     size_t row = 0;
-    for (; row + 4 <= job.rows; row += 4) few_dots<4>(job, weights, row, column);
-    if (row + 2 <= job.rows) {
-      few_dots<2>(job, weights, row, column);
-      row += 2;
-    }
-    if (row < job.rows) few_dots<1>(job, weights, row, column);
+    cut_rows<4>(job.rows, [&](auto count) HWY_ATTR {
+      few_dots<decltype(count)::value>(job, weights, row, column);
+      row += decltype(count)::value;
+    });
   }
 }
 
+template <auto kRun>
 void project(const GemmParams& p, const GemmLayout& layout, int64_t first_row, int64_t first_column,
-             void* memory) {
-  auto* const scratch = static_cast<float*>(memory);
+             void* scratch) {
   Job job{.x = p.a + first_row * p.a_stride,
           .weight = p.b,
+          .next_column = static_cast<ptrdiff_t>(layout.next_column),
           .y = p.c + first_row * p.c_stride + first_column,
           .bias = p.bias == nullptr ? nullptr : p.bias + first_column,
           .rows = static_cast<size_t>(std::min(layout.job_rows, p.rows - first_row)),
@@ -483,30 +467,45 @@ void project(const GemmParams& p, const GemmLayout& layout, int64_t first_row, i
           .y_stride = static_cast<ptrdiff_t>(p.c_stride)};
   job.weight.data =
       static_cast<const std::byte*>(p.b.data) + first_column * p.b.stride[2] * bytes_of(p.b.type);
-  if (p.rows <= kFewRows) {
-    few_rows(job, scratch);
-  } else if (puts_rows_in_lanes(p)) {
-    rows_in_lanes(job, scratch);
-  } else {
-    many_rows(job, scratch);
-  }
+  kRun(job, static_cast<float*>(scratch));
 }
 
-template <ALayout kLayout>
-GemmLayout layout_panels(const GemmParams& p, int threads) {
-  // Packing costs as much as one row of the product.
-  GemmLayout layout =
-      divide_gemm(p, threads, static_cast<int64_t>(panel_columns<kLayout>()), 32, 8);
-  // Enough for smaller depths too: a smaller depth may have longer parts.
-  const size_t depth = std::min(static_cast<size_t>(p.depth), most_panel_depth<kLayout>());
-  const size_t transposed = kLayout == ALayout::kColMajor ? kTransposedFloats : 0;
-  layout.scratch_bytes = sizeof(float) * (panel_floats<kLayout>(depth) + transposed);
+GemmLayout layout_projection(const GemmParams& p, int threads) {
+  const auto depth = static_cast<size_t>(p.depth);
+  const auto job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>());
+  const int64_t jobs = threads == 1 ? 1 : 2 * threads;
+  if (puts_rows_in_lanes(p, jobs)) {
+    return {.job_rows = p.rows,
+            .job_columns =
+                round_up(std::clamp<int64_t>(ceil_div(p.columns, jobs), 64, 4096), kSide<DF>),
+            .scratch_bytes = (round_up(depth, kSide<DF>) + kRowBlock) * sizeof(float) *
+                             round_up(static_cast<size_t>(p.rows), strip_width()),
+            .block = project<rows_in_lanes>};
+  }
+  if (p.rows <= kFewRows) {
+    const bool reads_alone = p.rows <= kFewWeightRows && threads > 1;
+    return {.job_rows = p.rows,
+            .job_columns = reads_alone ? outputs_of_job(bytes_of(p.b.type) * p.depth, p.columns,
+                                                        threads, kSide<DF>)
+                                       : job_columns,
+            .scratch_bytes = sizeof(float) * widened_floats(p, depth),
+            .block = project<few_rows>};
+  }
+  // Packing a panel pays only from 128 rows on.
+  GemmLayout layout = divide_gemm(p, threads, job_columns, 128, 4);
+  layout.block = project<many_rows>;
+  // The weights of multiply_widened() follow none.
+  if (p.b.data == nullptr || p.b.stride[2] != p.depth) layout.next_column = 0;
+  layout.scratch_bytes =
+      sizeof(float) * (panel_floats<ALayout::kRowMajor>(depth) +
+                       widened_floats(p, part_of(depth, most_panel_depth<ALayout::kRowMajor>())));
   return layout;
 }
 
 template <ALayout kLayout>
 void multiply(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
-              int64_t first_column, float* packed) {
+              int64_t first_column, void* scratch) {
+  auto* const packed = static_cast<float*>(scratch);
   const float* const b = static_cast<const float*>(p.b.data) + first_column;
   const auto b_stride = static_cast<ptrdiff_t>(p.b.stride[2]);
   const PanelProduct part{
@@ -529,17 +528,22 @@ void multiply(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
   multiply_panels<kLayout>(part, packed, pack, start);
 }
 
-void compute_product(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
-                     int64_t first_column, void* scratch) {
-  const auto run = p.a_transposed ? multiply<ALayout::kColMajor> : multiply<ALayout::kRowMajor>;
-  run(p, layout, first_row, first_column, static_cast<float*>(scratch));
+template <ALayout kLayout>
+GemmLayout layout_panels(const GemmParams& p, int threads) {
+  // Packing costs as much as one row of the product.
+  GemmLayout layout =
+      divide_gemm(p, threads, static_cast<int64_t>(panel_columns<kLayout>()), 32, 8);
+  // Enough for smaller depths too: a smaller depth may have longer parts.
+  const size_t depth = std::min(static_cast<size_t>(p.depth), most_panel_depth<kLayout>());
+  const size_t transposed = kLayout == ALayout::kColMajor ? kTransposedFloats : 0;
+  layout.scratch_bytes = sizeof(float) * (panel_floats<kLayout>(depth) + transposed);
+  layout.block = multiply<kLayout>;
+  return layout;
 }
 
 GemmLayout layout_product(const GemmParams& p, int threads) {
-  GemmLayout layout = p.a_transposed ? layout_panels<ALayout::kColMajor>(p, threads)
-                                     : layout_panels<ALayout::kRowMajor>(p, threads);
-  layout.block = compute_product;
-  return layout;
+  return p.a_transposed ? layout_panels<ALayout::kColMajor>(p, threads)
+                        : layout_panels<ALayout::kRowMajor>(p, threads);
 }
 
 // Adds a vector of columns at a time. kRowsAtOnce rows are summed in a register before they are

@@ -38,8 +38,9 @@ using GemmBlock = void(const GemmParams& params, const GemmLayout& layout, int64
 // The division of c into blocks, one per job.
 struct GemmLayout {
   int64_t job_rows = 0, job_columns = 0;  // size of a block
-  uint64_t scratch_bytes = 0;             // scratch memory of a job
-  GemmBlock* block = nullptr;             // for gemm_block()
+  int64_t next_column = 0;     // from a job's columns to those of the same thread's next job
+  uint64_t scratch_bytes = 0;  // scratch memory of a job
+  GemmBlock* block = nullptr;  // for gemm_block()
 };
 
 // Chooses the kernel of a product with b_transposed, or of one without. They are two functions so
@@ -64,7 +65,9 @@ inline GemmLayout divide_gemm(const GemmParams& params, int threads, int64_t job
   const int64_t wanted = threads == 1 ? 1 : threads * jobs_per_thread;
   const int64_t row_jobs = std::clamp<int64_t>(rules::ceil_div(wanted, column_jobs), 1,
                                                std::max<int64_t>(1, params.rows / least_rows));
-  return {.job_rows = rules::ceil_div(params.rows, row_jobs), .job_columns = job_columns};
+  return {.job_rows = rules::ceil_div(params.rows, row_jobs),
+          .job_columns = job_columns,
+          .next_column = job_columns * std::max<int64_t>(1, threads / row_jobs)};
 }
 
 // Divides a product of few rows among several threads: returns the number of outputs of a job, a

@@ -170,45 +170,38 @@ HWY_INLINE void quantize_int4(const float* HWY_RESTRICT block, size_t index, siz
 void quantize(const NumberRows& rows, WeightType type, std::byte* to, int64_t first, int64_t end) {
   const int64_t bytes = weight_row_bytes(type, rows.columns);
   const auto blocks = static_cast<size_t>(weight_blocks(rows.columns));
-  const auto over_rows = [&](const auto& quantize_block) HWY_ATTR {
-    for (int64_t row = first; row < end; ++row) {
-      over_blocks(rows, row, [&](const float* block, size_t index) HWY_ATTR {
-        quantize_block(block, index, blocks, to + row * bytes);
-      });
-    }
-  };
-  if (type == WeightType::kInt8) {
-    over_rows([](auto... given) HWY_ATTR { quantize_int8(given...); });
-  } else {
-    over_rows([](auto... given) HWY_ATTR { quantize_int4(given...); });
+  for (int64_t row = first; row < end; ++row) {
+    over_blocks(rows, row, [&](const float* block, size_t index) HWY_ATTR {
+      if (type == WeightType::kInt8) return quantize_int8(block, index, blocks, to + row * bytes);
+      quantize_int4(block, index, blocks, to + row * bytes);
+    });
   }
 }
 
-// Writes half of block b of a row, that of lower or higher columns.
-HWY_INLINE void dequantize_half(WeightType type, const uint8_t* row, size_t blocks, size_t b,
-                                size_t half, float* HWY_RESTRICT to) {
-  const hn::CappedTag<float, kBlock / 2> d;
+// Writes block b of a row in int8, else half of it, that of lower or higher columns. `scale`: of
+// the block, or of eight.
+template <bool kIsInt8>
+HWY_INLINE void dequantize_part(WeightType type, const uint8_t* row, const RowParts& parts,
+                                size_t blocks, size_t b, size_t half, float scale,
+                                float* HWY_RESTRICT to) {
+  const hn::CappedTag<float, kIsInt8 ? kBlock : kBlock / 2> d;
   const hn::RebindToSigned<decltype(d)> di;
-  const RowParts parts = row_parts(type, blocks);
   const bool shares = shares_scales(type), has_least = has_leasts(type);
-  const auto scale_at = [&](size_t place, size_t which) {
-    const auto* const scales = reinterpret_cast<const Float16*>(row + place);
-    if (!shares) return rules::to_float(scales[b]);
-    const auto factor = static_cast<int8_t>(row[parts.factors + which * blocks + b]);
-    return rules::to_float(scales[b / 8]) * static_cast<float>(factor);
-  };
-  const auto scale = hn::Set(d, scale_at(0, has_least ? 0 : half));
-  const float second = has_least ? scale_at(parts.leasts, 1) : 0.0F;
-  const auto least = hn::Set(d, shares ? second : -second);
+  const auto* const factors = reinterpret_cast<const int8_t*>(row + parts.factors) + b;
+  const auto* const leasts = reinterpret_cast<const Float16*>(row + parts.leasts);
+  if (shares) scale *= factors[has_least ? 0 : half * blocks];
+  float least = -0.0F;
+  if (has_least)
+    least = rules::to_float(leasts[shares ? b / 8 : b]) * (shares ? factors[blocks] : -1.0F);
   const auto write = [&](size_t i, auto integers) HWY_ATTR {
     // The product is exact, or nothing is subtracted: it does not matter if the two are fused.
-    hn::StoreU(hn::Sub(hn::Mul(hn::ConvertTo(d, integers), scale), least), d, to + i);
+    const auto product = hn::Mul(hn::ConvertTo(d, integers), hn::Set(d, scale));
+    hn::StoreU(hn::Sub(product, hn::Set(d, least)), d, to + i);
   };
-  if (type == WeightType::kInt8) {
+  if constexpr (kIsInt8) {
     const hn::Rebind<int8_t, decltype(d)> d8;
-    const auto* const from =
-        reinterpret_cast<const int8_t*>(row + parts.numbers) + (2 * b + half) * kBlock / 2;
-    for (size_t i = 0; i < kBlock / 2; i += hn::Lanes(d))
+    const auto* const from = reinterpret_cast<const int8_t*>(row + parts.numbers) + b * kBlock;
+    for (size_t i = 0; i < kBlock; i += hn::Lanes(d))
       write(i, hn::PromoteTo(di, hn::LoadU(d8, from + i)));
     return;
   }
@@ -229,19 +222,29 @@ HWY_INLINE void dequantize_half(WeightType type, const uint8_t* row, size_t bloc
 
 void dequantize(const WeightMatrix& weight, int64_t first, int64_t end, float* HWY_RESTRICT to,
                 int64_t stride) {
+  const WeightType type = weight.type;
   const auto blocks = static_cast<size_t>(weight_blocks(weight.columns));
   const size_t whole = static_cast<size_t>(weight.columns) / kBlock;
+  const size_t shared = shares_scales(type) ? 8 : 1;
+  const RowParts parts = row_parts(type, blocks);
+  HWY_ALIGN float scales[kBlock], last[kBlock];
   for (int64_t row = first; row < end; ++row, to += stride) {
     const auto* const from = static_cast<const uint8_t*>(weight.part(row, 1).data);
-    const auto dequantize_block = [&](size_t b, float* block) HWY_ATTR {
-      dequantize_half(weight.type, from, blocks, b, 0, block);
-      dequantize_half(weight.type, from, blocks, b, 1, block + kBlock / 2);
-    };
-    for (size_t b = 0; b < whole; ++b) dequantize_block(b, to + b * kBlock);
-    if (whole == blocks) continue;
-    HWY_ALIGN float last[kBlock];
-    dequantize_block(whole, last);
-    std::copy_n(last, static_cast<size_t>(weight.columns) % kBlock, to + whole * kBlock);
+    for (size_t b = 0; b < blocks; ++b) {
+      if (b % (kBlock * shared) == 0) {
+        const auto* const halves = reinterpret_cast<const hwy::float16_t*>(from) + b / shared;
+        widen(DB(), halves, HWY_MIN(kBlock, ceil_div(blocks - b, shared)), kBlock, 1.0F, scales);
+      }
+      const float scale = scales[b / shared % kBlock];
+      float* const block = b < whole ? to + b * kBlock : last;
+      if (type == WeightType::kInt8) {
+        dequantize_part<true>(type, from, parts, blocks, b, 0, scale, block);
+      } else {
+        dequantize_part<false>(type, from, parts, blocks, b, 0, scale, block);
+        dequantize_part<false>(type, from, parts, blocks, b, 1, scale, block + kBlock / 2);
+      }
+    }
+    if (whole < blocks) std::copy_n(last, weight.columns % kWeightBlock, to + whole * kBlock);
   }
 }
 

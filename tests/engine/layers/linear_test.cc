@@ -206,10 +206,10 @@ TEST_P(LinearOnTarget, EqualsProductInDoubleBeyondBlocks) {
   expect_right({.rows = 1, .in = 768, .out = 257}, 5);
 }
 
-// With up to 64 rows, the rows of x are in the lanes and large weights are read in place.
+// With up to 128 rows, the rows of x are in the lanes and large weights are read in place.
 TEST_P(LinearOnTarget, RowsInLanesHaveTheBitsOfPackedWeights) {
   expect_right({.rows = 40, .in = 321, .out = 331, .x_gap = 1, .y_gap = 2}, 1);
-  const int64_t in = 417, out = 601, most = 65;
+  const int64_t in = 417, out = 601, most = 129;
   Random random(2);
   const std::vector<float> x = random.floats(most * in), weight = random.floats(out * in);
   const std::vector<float> bias = random.floats(out);
@@ -221,7 +221,7 @@ TEST_P(LinearOnTarget, RowsInLanesHaveTheBitsOfPackedWeights) {
     return y;
   };
   const std::vector<float> packed = y_of(most, one_);
-  for (const int64_t rows : {40, 48, 57, 64}) {
+  for (const int64_t rows : {32, 40, 48, 57, 64, 91, 128}) {
     for (Context* const context : {&one_, &more_}) {
       const std::vector<float> y = y_of(rows, *context);
       EXPECT_TRUE(same_bits(y, {packed.begin(), packed.begin() + rows * out})) << rows << " rows";
