@@ -35,7 +35,12 @@ async function copyOfSite() {
       const from = join(folder, 'assets', main);
       await writeFile(from, `window.build = 'next';\n${await readFile(from, 'utf8')}`);
       // Scripts that import the main script change, too, and therefore get other names.
-      const scripts = assets.filter((name) => /^(index|below|sentence_file|opened_model|measurement|motion|generation)-.*\.js$/.test(name));
+      const texts = await Promise.all(
+        assets.filter((name) => name.endsWith('.js')).map(async (name) => [name, await readFile(join(folder, 'assets', name), 'utf8')]),
+      );
+      const scripts = [main];
+      for (const script of scripts)
+        scripts.push(...texts.filter(([name, text]) => !scripts.includes(name) && text.includes(script)).map(([name]) => name));
       const renamed = (text) => scripts.reduce((so, name) => so.replaceAll(name, name.replace(/-.*\.js/, '-another1.js')), text);
       for (const name of ['index.html', 'service_worker.js', ...scripts.map((script) => `assets/${script}`)]) {
         const file = join(folder, name);

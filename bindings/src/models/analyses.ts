@@ -258,13 +258,13 @@ export class Analyses implements ModelAnalyses {
   async #by<R>(compute: (side: core.PassAnalyses) => Awaitable<R>): Promise<R> {
     const engine = this.#engine;
     try {
-      const elsewhere = await engine.analyses?.();
+      const elsewhere = (await engine.analyses?.()) as core.PassAnalyses | undefined;
       if (elsewhere !== undefined) return await compute(elsewhere);
     } catch (error) {
       if (!engine.recovers?.(error)) throw error;
     }
     const cpu = engine.cpu ?? engine;
-    return compute((await cpu.analyses?.()) ?? new core.CoreAnalyses(onThisThread(cpu)));
+    return compute(((await cpu.analyses?.()) as core.PassAnalyses | undefined) ?? new core.CoreAnalyses(onThisThread(cpu)));
   }
 
   /** A metric that the core can differentiate, and its value if a function of the caller computes it. */

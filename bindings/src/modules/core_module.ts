@@ -91,11 +91,6 @@ export abstract class CoreModule extends CoreObject {
     throw optionError(argument, `${noun} with parameters: call ${filling} first`, 'one without');
   }
 
-  /** True if these are its parameters, or the last ones before it was disposed. */
-  has(parameters: SharedParameters): boolean {
-    return this.#memory.parameters === parameters;
-  }
-
   /** Throws `E_DISPOSED`, or `E_OPTION` if it has no parameters yet. */
   protected ready(): void {
     void this.parameters;

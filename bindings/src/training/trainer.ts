@@ -23,7 +23,7 @@ const stepNames = { ...without(forwardNames, elsewhere), batch: plain } satisfie
 const callsOf = ({ args, raw }: Runtime, handle: Int32, model: WasmTransformer, parameters: SharedParameters): StepCalls<TrainerStepOptions> => ({
   readStep: (given, name) => readOptions(given, stepNames, name, elsewhere),
   write({ tokens, targets }, batch, options, operands) {
-    if (!model.has(parameters))
+    if (!model.disposed && model.parameters !== parameters)
       throw optionError(
         'trainer',
         "one of the model's present parameters",

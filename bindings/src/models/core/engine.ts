@@ -7,8 +7,6 @@ import type { SamplingOptions } from '../../generated/wire.js';
 import type { TopToken, ModelInfo, ModelWeights } from '../../types/models.js';
 import type { Count, Extents, Int64 } from '../../types/wire.js';
 
-import type { PassAnalyses } from './core_analyses.js';
-
 export type Awaitable<T> = T | Promise<T>;
 
 /** A value inside the model, with its number in the core. */
@@ -139,8 +137,8 @@ export interface ModelEngine {
   /** Loads a part of the core, once. Throws `E_LOAD`. */
   load(part: PartName): Promise<void>;
   run(call: PassCall): Awaitable<PassResult>;
-  /** Analyses by a GPU or workers; undefined where the core of this thread is to compute them. */
-  analyses?(): Promise<PassAnalyses | undefined>;
+  /** PassAnalyses (core_analyses.ts) of a GPU or workers; undefined where the core of this thread is to compute them. */
+  analyses?(): Promise<object | undefined>;
   /** Of device 'auto', the CPU's side. */
   readonly cpu?: ModelEngine;
   /** True if the core can go on after an error of the GPU. */
