@@ -27,11 +27,11 @@ using models::ModelLoader;
 using models::Output;
 using models::Pass;
 
-// Scores and weights stay in attention's kernels.
+// A step with a cache has the scores of its own tokens only, and they stay in attention's kernels.
 Status check_edits(std::span<const models::Edit> edits) {
   for (const models::Edit& edit : edits) {
     if (!nn::kWeighting.has(edit.site)) continue;
-    return {StatusCode::kOption, "edits", "none of scores and pattern for a model on a GPU",
+    return {StatusCode::kOption, "edits", "none of scores and pattern in a generation on a GPU",
             models::name_of(edit.site)};
   }
   return {};

@@ -51,7 +51,7 @@ class DeviceModel {
 
   // Of the outputs, logits are those of language models; captures have shapes. The plan's operands
   // are ModelPlan's. Errors: those of Model::forward() for its inputs and captures; kOption, for
-  // edits of scores and weights and for what the GPU's limits refuse.
+  // what the GPU's limits refuse.
   Status forward(const models::ModelInputs& inputs, std::span<const models::Capture> captures,
                  const PassPart& part, const Device& device, Plan& plan) const;
   // What the CPU makes of the last hidden state: the vectors of Model::embed(), or logits of

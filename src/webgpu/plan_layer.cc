@@ -337,9 +337,8 @@ class LayerPlanner {
     if (call_.bias != kNone) {
       options.bias.data = static_cast<float*>(operand(Builder::kData, call_.bias));
     }
-    if (std::any_of(call_.edits.begin(), call_.edits.end(), [&](const models::Edit& edit) {
-          return edit.layer == call_.layer && nn::kWeighting.has(edit.site);
-        })) {
+    const nn::Probe probe{call_.captures, call_.edits, call_.layer, call_.first_token};
+    if (nn::changes_weights(probe, nn::kWeighting)) {
       return attend_changed(op, queries, keys, options, std::move(operands));
     }
     std::vector<ScoreCapture> captures;
@@ -374,7 +373,7 @@ class LayerPlanner {
   }
 
   // As nn::attend_changed(): scores are changed, become weights, are changed again and multiply the
-  // values. The softmax is that of scores that are biases of products of zeros.
+  // values. Attention of queries and keys of zeros, with the scores as its bias, makes the weights.
   Status attend_changed(const Operation& op, const ConstAnyTensor& q, const ConstAnyTensor& k,
                         const AttentionOptions& options, std::vector<Planner::Place> operands) {
     const int64_t heads = q.shape[1], tokens = call_.tokens;

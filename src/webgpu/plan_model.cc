@@ -55,6 +55,7 @@ class ModelPlanner {
     builder_.embed(ModelBuffers::form_of(table), buffers_.number_of(table), rows(), how, to);
   }
 
+  // The input of the first layer, copied from the call's arrays, which no kernel may write.
   Rows given() {
     const auto width = static_cast<uint32_t>(a_.width);
     const Rows x = builder_.new_rows(rows(), a_.width);

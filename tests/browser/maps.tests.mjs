@@ -9,7 +9,7 @@ const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
 const longText = Array.from({ length: 64 }, (_, i) => `word${(i * i) % 41}`).join('+');
 export const large = `#heads=${everyHead}&text=${longText}`;
 
-/** Moves the pointer over a map beside the sentence, diagonally, in `steps` steps. */
+/** Moves the pointer diagonally over the map next to the sentence, in `steps` steps. */
 export async function sweep(page, steps) {
   const box = await page.$eval('#live-map .map-row', (row) => {
     row.scrollIntoView({ block: 'start' });

@@ -37,7 +37,7 @@ async function continued(page) {
   return written(page);
 }
 
-/** What the page shows: the weights of the open head, the new tokens, and the maps of the laboratory. */
+/** Reads what the page shows: the weights of the open head, the new tokens, and the maps of the laboratory. */
 async function everything(page) {
   await catchDownloads(page);
   await give(page);
@@ -56,7 +56,7 @@ async function everything(page) {
   return { ...found, numbers: numbers.join('\n'), after: await chipOf(page) };
 }
 
-/** Numbers in a text are near those in another one, and the rest is the same. */
+/** Throws unless two texts are the same but for their numbers, and each number is near the one in its place. */
 function near(got, wanted, what) {
   const number = /-?\d+\.\d+(e-?\d+)?/g;
   assert.equal(got.replaceAll(number, '#'), wanted.replaceAll(number, '#'), what);

@@ -240,7 +240,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#source=rules&step=scores&query=2&key=5`, { fresh: true });
       await page.$eval('#steps', (section) => section.scrollIntoView());
-      // What a screen reader hears: each change of a live region. Regions of other sections count, too.
+      // Notes each change of a live region, which a screen reader speaks. Regions of other sections count, too.
       await page.evaluate(() => {
         window.heard = [];
         new MutationObserver((changes) => {

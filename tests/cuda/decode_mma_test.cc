@@ -22,13 +22,20 @@ int multiprocessors = 1;
 // Calls of launch_again() that split keys, by where the splits are merged.
 int merged_in_place = 0, merged_apart = 0;
 
-// Runs split-KV decoding as a kernel that computes out and lse. kMma: through mma.sync.
+// A call whose keys are split. kMma: through mma.sync.
 template <bool kMma>
-int launch_splits(const ForwardParams& forward, const Device&, StreamHandle stream) {
+SplitParams split_params(const ForwardParams& forward) {
   SplitParams params;
   params.forward = forward;
   params.mma = kMma;
   cut_keys(params, {.compute_capability = 80, .multiprocessors = multiprocessors});
+  return params;
+}
+
+// Runs split-KV decoding as a kernel that computes out and lse.
+template <bool kMma>
+int launch_splits(const ForwardParams& forward, const Device&, StreamHandle stream) {
+  SplitParams params = split_params<kMma>(forward);
   const SplitMemory memory(params);
   return launch_decode(params, stream);
 }
@@ -50,10 +57,7 @@ TEST(CudaDecodeMma, EqualsOracleOnRandomCalls) {
 // Launches twice with the same counters, which the first launch sets back.
 template <bool kMma>
 int launch_again(const ForwardParams& forward, const Device&, StreamHandle stream) {
-  SplitParams params;
-  params.forward = forward;
-  params.mma = kMma;
-  cut_keys(params, {.compute_capability = 80, .multiprocessors = multiprocessors});
+  SplitParams params = split_params<kMma>(forward);
   const SplitMemory memory(params);
   (params.counts() ? merged_in_place : merged_apart) += params.splits > 1 ? 1 : 0;
   EXPECT_EQ(launch_decode(params, stream), 0);

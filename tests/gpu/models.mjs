@@ -90,7 +90,7 @@ async function compareAnalyses(worst, gpu, cpu, label) {
 async function check(name, options) {
   const [gpu, cpu] = [await openModel(await filesOf(name), { ...options, device: 'gpu' }), await openModel(await filesOf(name), options)];
   const worst = new Worst();
-  // Of all families this would take minutes.
+  // Looking into the models of all families would take minutes.
   const isLookedInto = options.weights === undefined && ['gpt2', 'llama3', 'bloom', 'roberta'].includes(name);
   const label = `${name}, ${options.weights ?? 'as stored'}`;
   if (!gpu.device.startsWith('gpu: ') || cpu.device !== 'cpu') throw new Error(`devices are ${gpu.device} and ${cpu.device}`);

@@ -13,11 +13,11 @@ import type { Count, Extents, Int32, Int64 } from '../types/wire.js';
 import * as core from './core/core_analyses.js';
 import type { Awaitable, Batch, ModelEngine } from './core/engine.js';
 import { type CoreModel, onThisThread } from './core/model.js';
+import { shapeOf } from './core/sites.js';
 import { mostBusy, nextTask } from './core/turns.js';
 import { decoderInputOf } from './decoder_input.js';
 import { checkScales, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
-import { shapeOf } from './core/sites.js';
 import { checkParts, checkPlaces, named, readEdits, readPlaces, siteOf } from './sites.js';
 import { encodeText } from './tokenizer.js';
 

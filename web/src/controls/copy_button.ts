@@ -5,7 +5,7 @@ import { el } from '../dom/dom.js';
 /** Milliseconds for which it says so. */
 const pause = 2000;
 
-/** `copied` is said after a copy; `refused`, with the text beside it, if there was none. */
+/** The button says `copied` after a copy. If the browser refused it, the button says `refused` and shows the text, to be copied by hand. */
 export function copyButton(label: string, { copied, refused }: Readonly<Record<'copied' | 'refused', string>>, text: () => string): HTMLElement {
   const button = el('button', { class: 'secondary' }, label);
   const said = el('span', { class: 'hint', role: 'status' });

@@ -45,7 +45,7 @@ function apply(): void {
   for (const bar of bars) bar.content = barColors[current()] ?? bar.content;
 }
 
-/** `names`: what a press does, from the dark theme and from the light one. */
+/** `names`: the names of the button, in the dark theme and in the light one. */
 export function themeToggle(names = ['Use the light theme', 'Use the dark theme']): HTMLElement {
   const icon = el('span', { class: 'theme-icon', 'aria-hidden': 'true' });
   const button = el('button', { class: 'icon-button', type: 'button' }, icon);

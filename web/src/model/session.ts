@@ -18,7 +18,7 @@ import { weightsFor, type WeightChoice } from './weights.js';
 const mostMapBytes = 400e6;
 /** Largest files of a model that lives in workers. */
 const mostInWorkers = 2 ** 32;
-/** Most bytes of weights of a model that is opened again on one thread, for the laboratory: they are in memory twice. */
+/** Most bytes of weights of a model that is opened again on one thread, for gradients: they are in memory twice. */
 const mostTwice = 1e9;
 const mostNew = 24;
 /** Number of next tokens, or classes, whose probabilities are shown. */
@@ -119,7 +119,7 @@ export class ModelSession {
     return { info: { ...model.info }, weights, readsText, noSteps };
   }
 
-  /** Where the model computes; undefined if none is open. */
+  /** Returns where the model computes; undefined if none is open. */
   place(): ModelPlace | undefined {
     return this.#model && placeOf(this.#model, this.#refusal);
   }

@@ -223,7 +223,7 @@ export function createExperiment(app: App, client: ModelClient) {
         update(app, state);
         readyLine.textContent = line;
         void start();
-        // What it changes stands above.
+        // Steering changes the text that is written further up on the page.
         if (state.labChange === 'steer') goToElement(document.querySelector<HTMLElement>('.own-continue'));
       };
       ready.replaceChildren(...readyExperiments.map((each) => el('button', { class: 'secondary', onclick: () => begin(each) }, each.title)));

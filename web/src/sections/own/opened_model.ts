@@ -119,7 +119,7 @@ export function openedModel(app: App, tell: Tell) {
   let busy = false;
   let openings = 0;
   let laboratory: Promise<ReturnType<(typeof import('./laboratory.js'))['createLaboratory']>> | undefined;
-  /** A change of the weights' type or of the device opens these files again; beside them, the last choices. */
+  /** The files that a change of the weights' type or of the device opens again, and the last choices. */
   let again: { readonly files: GivenFiles; readonly weights: WeightChoice; readonly device: DeviceChoice } | undefined;
   let place: ModelPlace | undefined;
   const isEnglish = (): boolean => files?.name === englishName;

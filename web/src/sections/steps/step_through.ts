@@ -282,7 +282,7 @@ function stepDetail(app: App): HTMLElement {
   return detail;
 }
 
-/** Lists the words of which the chosen word's output consists, and the outputs that a bend has changed. */
+/** Lists the words that the chosen word's output is a mixture of, and the outputs that a bend has changed. */
 function ending(app: App): HTMLElement {
   const line = el('p', { class: 'carries' });
   const draw = withNumbers(app, (result) => setText(line, carries(result, inView(app, result).query)));
