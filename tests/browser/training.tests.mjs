@@ -168,6 +168,11 @@ export const tests = [
       assert.equal(await page.$eval('#train-seed', ({ value }) => value), '12');
       await page.click('.chart-key .link');
       await until(page, () => window.multiheadPage.training().earlier === undefined);
+      // The smaller model stands beside one layer, and must not draw the two maps of the run before.
+      await until(page, () => window.multiheadPage.training().smallerShown !== undefined);
+      await page.select('#train-layers', '1');
+      await until(page, () => document.querySelector('.train-beside')?.checkVisibility());
+      await settled(page);
       // As many heads of another experiment have other jobs.
       for (const [train, jobs] of [
         ['fourJobs', 4],

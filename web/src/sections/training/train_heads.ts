@@ -203,7 +203,7 @@ function smallerMap() {
     map,
     show(view: TrainingView): void {
       const { smallerRun, smallerShown } = view;
-      element.hidden = smallerRun?.settings.heads !== 1;
+      element.hidden = smallerRun?.settings.heads !== 1 || view.curve.settings.layers > 1; // There is one map, and no place beside layers.
       if (element.hidden || !smallerRun || !smallerShown) return;
       const right = accuracyAt(view, smallerRun);
       setText(said, right === undefined ? 'alone' : `alone: ${percent(right)} right`);
