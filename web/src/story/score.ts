@@ -20,11 +20,16 @@ const queryAt = (degrees: number): readonly [number, number] => [
 /** Units of the picture for a length of 1. */
 const unit = 70;
 const endOf = ([x, y]: readonly [number, number]) => ({ x2: (unit * x).toFixed(1), y2: (-unit * y).toFixed(1) });
-const labelAt = ([x, y]: readonly [number, number]) => ({ x: (unit * x * 1.12).toFixed(1), y: (-unit * y * 1.12 + 5).toFixed(1) });
+/** A word stands beyond its arrow's tip, on the side that the arrow points to. */
+function labelAt([x, y]: readonly [number, number]) {
+  const [across, up] = [x / Math.hypot(x, y), y / Math.hypot(x, y)];
+  const place = { x: (unit * x + 12 * across).toFixed(1), y: (-unit * y - 20 * up + 7).toFixed(1) };
+  return { ...place, 'text-anchor': Math.abs(across) < 0.5 ? 'middle' : across > 0 ? 'start' : 'end' };
+}
 
 export const score: MakeScene = (stage) => {
   const arrow = svg('line', { class: 'story-arrow is-query', 'marker-end': 'url(#story-tip-query)' });
-  const name = svg('text', { class: 'is-query', 'text-anchor': 'middle' }, 'dog');
+  const name = svg('text', { class: 'is-query' }, 'dog');
   const grip = svg('circle', { r: 24, class: 'story-grip' });
   const tip = (id: string, kind: string) =>
     svg(
@@ -34,12 +39,12 @@ export const score: MakeScene = (stage) => {
     );
   const plane = svg(
     'svg',
-    { class: 'story-plane', viewBox: '-200 -190 400 340', 'aria-hidden': 'true' },
+    { class: 'story-plane', viewBox: '-225 -190 450 360', 'aria-hidden': 'true' },
     svg('defs', {}, tip('story-tip-query', 'is-query'), tip('story-tip-key', '')),
     svg('circle', { r: unit * length, class: 'story-orbit' }),
     ...keys.flatMap(({ word, at }) => [
       svg('line', { class: 'story-arrow', 'marker-end': 'url(#story-tip-key)', ...endOf(at) }),
-      svg('text', { 'text-anchor': 'middle', ...labelAt(at) }, word),
+      svg('text', labelAt(at), word),
     ]),
     arrow,
     name,
