@@ -39,7 +39,13 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
   // Gemma's configurations have null for the default.
   const std::string_view named = field == nullptr ? "" : field;
   const bool gemma = named == "hidden_activation";
-  if (!gemma || config.has(field)) name = config.text(field, name);
+  if (!gemma || config.has(field)) {
+    name = config.text(field, name);
+  } else if (std::string_view(family.model_type) == "gemma") {
+    // Its first files say "gelu", but it was trained with the tanh form.
+    const std::string older = config.text("hidden_act", name);
+    if (older != "gelu") name = older;
+  }
   const Names& names = family.names;
   a.gated = names.gate != nullptr || names.gate_up != nullptr;
   if (named == "feed_forward_proj") {
@@ -120,8 +126,10 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
   if (family.fields.window == nullptr) return;
   const Windows windows = family.windows;
   const bool switched = windows == Windows::kUpper || windows == Windows::kWithoutRope;
+  // SmolLM3's list of layers counts whether or not the switch is on, as in transformers.
+  const bool listed = windows == Windows::kWithoutRope && config.has_members("layer_types");
   int64_t window = 0;
-  if (!switched || config.flag("use_sliding_window", false)) {
+  if (!switched || listed || config.flag("use_sliding_window", false)) {
     window = config.integer(family.fields.window, family.defaults.window,
                             {.least = 0, .most = kMostRows, .null_is_zero = true});
     if (a.window_both_sides && window > 0) window = window / 2 + 1;
@@ -544,7 +552,7 @@ Status read_stack(const Config& given, const Chosen& chosen, Architecture& archi
     a.layers[static_cast<size_t>(i)].weights = i * a.parameter_sets / layers;
   }
   a.eps = static_cast<float>(config.number(fields.eps, defaults.eps, {.least = 0, .most = 1}));
-  if (names.output != nullptr) {
+  if (names.output != nullptr || names.own_embedding != nullptr) {
     ConfigReader& of_tied = top.has("tie_word_embeddings") ? top : config;
     a.tied = of_tied.flag("tie_word_embeddings", defaults.tied);
     // Newer configurations of T5 have a flag, because they call every model tied.

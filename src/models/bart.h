@@ -29,6 +29,7 @@ inline constexpr Fields kBartDecoderFields = [] {
 
 inline constexpr Names kBartEncoderNames{
     .embedding = "shared|encoder.embed_tokens",
+    .own_embedding = "encoder.embed_tokens",
     .position = "encoder.embed_positions",
     .embedding_norm = "encoder.layernorm_embedding",
     .attention_sum_norm = "encoder.layers.#.self_attn_layer_norm",
@@ -42,6 +43,7 @@ inline constexpr Names kBartEncoderNames{
 
 inline constexpr Names kBartDecoderNames{
     .embedding = "shared|decoder.embed_tokens",
+    .own_embedding = "decoder.embed_tokens",
     .position = "decoder.embed_positions",
     .embedding_norm = "decoder.layernorm_embedding",
     .attention_sum_norm = "decoder.layers.#.self_attn_layer_norm",

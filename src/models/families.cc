@@ -111,7 +111,7 @@ constexpr Names kLlamaNames{.embedding = "embed_tokens",
                             .down = "layers.#.mlp.down_proj",
                             .final_norm = "norm",
                             .output = "lm_head",
-                            .classifier = "score"};
+                            .classifier = "score|classifier"};
 
 constexpr Names kQwen3Names = [] {
   Names names = kLlamaNames;
@@ -168,7 +168,7 @@ constexpr Names kGptNeoxNames{.embedding = "embed_in",
                               .down = "layers.#.mlp.dense_4h_to_h",
                               .final_norm = "final_layer_norm",
                               .output = "embed_out",
-                              .classifier = "score"};
+                              .classifier = "score|classifier"};
 
 constexpr Names kGpt2Names{.embedding = "wte",
                            .position = "wpe",
@@ -180,7 +180,7 @@ constexpr Names kGpt2Names{.embedding = "wte",
                            .down = "h.#.mlp.c_proj",
                            .final_norm = "ln_f",
                            .output = "lm_head",
-                           .classifier = "score"};
+                           .classifier = "score|classifier"};
 
 // GPT-2's names, with matrices of their own.
 constexpr Names kGptNeoNames = [] {
@@ -215,7 +215,7 @@ constexpr Names kBloomNames{.embedding = "word_embeddings",
                             .down = "h.#.mlp.dense_4h_to_h",
                             .final_norm = "ln_f",
                             .output = "lm_head",
-                            .classifier = "score"};
+                            .classifier = "score|classifier"};
 
 constexpr Names kOptNames{.embedding = "embed_tokens",
                           .position = "embed_positions",
@@ -229,7 +229,7 @@ constexpr Names kOptNames{.embedding = "embed_tokens",
                           .down = "layers.#.fc2",
                           .final_norm = "final_layer_norm",
                           .output = "lm_head",
-                          .classifier = "score"};
+                          .classifier = "score|classifier"};
 
 constexpr Names kPhiNames = [] {
   Names names = kLlamaNames;
@@ -1158,6 +1158,8 @@ constexpr Family kFamilies[] = {
                                          .theta = 1000000.0,
                                          .activation = "gelu_pytorch_tanh"},
                                         kGemma3Names);
+      // transformers reads Gemma 2's cap of scores here, but does not use it.
+      family.fields.attention_cap = nullptr;
       family.both_sides_field = "use_bidirectional_attention";
       family.windows = Windows::kPattern;
       family.rope_of_windows = true;

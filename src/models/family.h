@@ -80,6 +80,7 @@ struct Defaults {
 // number of the layer. `|` separates alternatives: a file has one of the names.
 struct Names {
   const char* embedding = nullptr;
+  const char* own_embedding = nullptr;  // instead of a shared one, where tables are not tied
   const char* position = nullptr;
   const char* token_type = nullptr;
   const char* embedding_norm = nullptr;

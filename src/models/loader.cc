@@ -359,7 +359,8 @@ struct ModelLoader::State {
 
   WeightType memory_type(Stored stored, const char* names = nullptr) const {
     const Names& n = stack->architecture.family->names;
-    const bool is_table = names != nullptr && (names == n.embedding || names == n.output);
+    const bool is_table =
+        names != nullptr && (names == n.embedding || names == n.own_embedding || names == n.output);
     if (is_table && options.embedding_weights) return *options.embedding_weights;
     return options.weights.value_or(same_type(stored));
   }
@@ -494,10 +495,16 @@ struct ModelLoader::State {
     add_projection(n.down, index, a.width, a.mlp, down_bias, layer.down, transposed);
   }
 
+  const char* embedding_of(const Model::Internals& of) const {
+    const Names& n = of.architecture.family->names;
+    const bool own = !of.architecture.tied && has(n.own_embedding, ".weight");
+    return own ? n.own_embedding : n.embedding;
+  }
+
   // True if this is the encoder, and its embedding is the decoder's.
   bool shares_embedding() const {
     const auto tensor_of = [&](const Model::Internals& of) {
-      return find(of.architecture.family->names.embedding, 0, ".weight");
+      return find(embedding_of(of), 0, ".weight");
     };
     return stack != model.get() &&
            stack->architecture.vocabulary == model->architecture.vocabulary &&
@@ -510,7 +517,7 @@ struct ModelLoader::State {
     Parameters& p = stack->parameters;
     const int64_t width = a.embedding_width;
     if (n.embedding != nullptr && !shares_embedding()) {
-      add_matrix(n.embedding, 0, ".weight", a.vocabulary, width, p.embedding);
+      add_matrix(embedding_of(*stack), 0, ".weight", a.vocabulary, width, p.embedding);
     }
     if (n.patch != nullptr) {
       add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size,
@@ -654,6 +661,8 @@ struct ModelLoader::State {
         }
         if (!p.output.bias.given() && has(n.output_bias, "")) {
           add_vector(n.output_bias, 0, "", a.vocabulary, p.output.bias);
+        } else if (a.tied && has(n.output, ".bias")) {
+          add_vector(n.output, 0, ".bias", a.vocabulary, p.output.bias);
         }
         break;
       case Output::kQuestionAnswering:

@@ -11,9 +11,7 @@ namespace multihead::models {
 
 inline constexpr std::string_view kModernBertPrefixes[] = {"model.", ""};
 
-// The transformation before the logits has this activation, too.
-inline constexpr Setting kModernBertSettings[] = {{"hidden_activation", "gelu"},
-                                                  {"classifier_activation", "gelu"}};
+inline constexpr Setting kModernBertSettings[] = {{"classifier_activation", "gelu"}};
 
 inline constexpr Family kModernBert{.model_type = "modernbert",
                                     .prefixes = kModernBertPrefixes,
@@ -53,6 +51,7 @@ inline constexpr Family kModernBert{.model_type = "modernbert",
                                     .qkv_bias = false,
                                     .output_bias = false,
                                     .mlp_bias = false,
+                                    .transform_gelu = true,
                                     .classifier = Classifier::kTransform,
                                     .settings = kModernBertSettings};
 

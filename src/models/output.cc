@@ -88,14 +88,25 @@ void copy_first_and_mean(const Architecture& a, const Pass& pass, const Tensor& 
   }
 }
 
+// The activation of the MLPs (see Layer::mlp in layer_graph.cc), in place.
+Status activate_as_mlp(const Architecture& a, const Tensor& x, Context& context) {
+  const float factor = a.activation_factor;
+  const int64_t size = x.shape.elements();
+  for (int64_t i = 0; i < size && factor != 1.0F; ++i) x.data[i] *= factor;
+  MULTIHEAD_TRY(activate(x, a.activation, x, context));
+  for (int64_t i = 0; i < size && factor != 1.0F; ++i) x.data[i] /= factor;
+  for (int64_t i = 0; i < size && a.squares; ++i) x.data[i] *= x.data[i];
+  return {};
+}
+
 // Dense, activation and norm before the output matrix of a masked language model.
 Status transform(const Model::Internals& model, const ConstTensor& state, const Tensor& to,
                  Context& context) {
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
   MULTIHEAD_TRY(nn::project(state, p.transform, to, context));
-  const bool fixed = a.family->transform_gelu;
-  MULTIHEAD_TRY(activate(to, fixed ? Activation::kGelu : a.activation, to, context));
+  MULTIHEAD_TRY(a.family->transform_gelu ? activate(to, Activation::kGelu, to, context)
+                                         : activate_as_mlp(a, to, context));
   return nn::normalize({false, a.eps}, to, p.transform_norm, to, context);
 }
 
@@ -202,7 +213,7 @@ Status pool_by_attention(const Architecture& a, const AttentionPooler& p, const 
   MULTIHEAD_TRY(nn::project(heads, p.o, pooled, context));
   MULTIHEAD_TRY(nn::normalize({false, a.eps}, pooled, p.norm, normed, context));
   MULTIHEAD_TRY(nn::project(normed, p.up, hidden, context));
-  MULTIHEAD_TRY(activate(hidden, a.activation, hidden, context));
+  MULTIHEAD_TRY(activate_as_mlp(a, hidden, context));
   MULTIHEAD_TRY(nn::project(hidden, p.down, heads, context));
   for (int64_t i = 0; i < batch * width; ++i) pooled.data[i] += heads.data[i];
   return {};

@@ -20,7 +20,7 @@ const PARTS = [
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_985, aim: 9_800 },
   { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 5_977, aim: 4_500 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
-  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_892, aim: 11_000 },
+  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_923, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_092, aim: 6_000 },
   { name: 'package', folders: ['bindings'], ceiling: 32_895, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 21_159, aim: 17_500 },
