@@ -82,8 +82,30 @@ interface Window {
   readonly height: number;
 }
 
-/** Resizes an image to width · height pixels and gives the window of it, RGB: columns first, then rows, each rounded to 8 bits. */
+/** An RGB or RGBA image as RGB, with its columns as rows. */
+function transposed({ data, width, height }: ModelImage): ModelImage {
+  const channels = data.length / (width * height);
+  const at = (to: number): number => (Math.floor(to / 3) % height) * width + Math.floor(to / (3 * height));
+  return {
+    data: Uint8Array.from({ length: 3 * width * height }, (_, to) => data[at(to) * channels + (to % 3)] as number),
+    width: height,
+    height: width,
+  };
+}
+
+/**
+ * Resizes an image to width · height pixels and gives the window of it, RGB: columns first, then rows, each rounded to 8 bits. Rows first
+ * where the height shrinks by more than twice what the width does, as in Pillow from version 13 on.
+ */
 export function resizeImage(image: ModelImage, width: number, height: number, resample: number, window: Window): Uint8Array<ArrayBuffer> {
+  const { left, top, width: across, height: down } = window;
+  const less = image.height - height;
+  if (resample === 0 || less <= Math.max(0, 2 * (image.width - width))) return columnsFirst(image, width, height, resample, window);
+  const data = columnsFirst(transposed(image), height, width, resample, { left: top, top: left, width: down, height: across });
+  return transposed({ data, width: down, height: across }).data as Uint8Array<ArrayBuffer>;
+}
+
+function columnsFirst(image: ModelImage, width: number, height: number, resample: number, window: Window): Uint8Array<ArrayBuffer> {
   const channels = image.data.length / (image.width * image.height);
   const columns = tapsOf(image.width, width, window.left, window.width, resample);
   const rows = tapsOf(image.height, height, window.top, window.height, resample);
