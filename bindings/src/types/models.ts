@@ -12,7 +12,7 @@ export type * from './analysis.js';
 export type * from './model_input.js';
 export type * from './sites.js';
 export type { StateDict } from './module.js';
-export type { PlainTensor } from './tensor.js';
+export type { DisposableObject, PlainTensor } from './tensor.js';
 export type { BatchOptions, LearningRateDecay, Optimizer, TrainerBase, TrainerOptions, TrainingState, TrainingStep } from './trainer.js';
 
 /** A file with its name, such as a `File` of a form, or of a folder that was dropped. */

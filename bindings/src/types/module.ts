@@ -3,7 +3,7 @@
 import type { MaskOptions, ModelOptions, RopeRotation, Window } from './attention.js';
 import type { ModuleGradients } from './backward.js';
 import type { CacheDType, CacheLayout, KVCacheConfig } from './cache.js';
-import type { DisposableResult, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { DisposableObject, DisposableResult, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
 /** Tensors by name, as `torch.nn.Module.state_dict()` returns them. */
@@ -185,7 +185,7 @@ export interface ModuleInputs {
 export type ModuleCacheConfig = Omit<KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;
 
 /** The KV cache of a module. All batch entries have the same length. */
-export interface MultiHeadAttentionCache {
+export interface MultiHeadAttentionCache extends DisposableObject {
   /** Number of batch entries, B. */
   readonly batch: number;
   /** The most tokens that one batch entry holds. */
@@ -202,8 +202,6 @@ export interface MultiHeadAttentionCache {
    * @throws {MultiheadError} `E_DISPOSED`
    */
   length(): number;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
   /**
    * Truncates every batch entry to its first `length` tokens. In a ring, overwritten tokens are lost:
    * `length` must be 0 or at least the index of the first token that is still kept.
@@ -211,10 +209,6 @@ export interface MultiHeadAttentionCache {
    * @throws {MultiheadError} `E_OPTION` for a `length` out of range, `E_DISPOSED`
    */
   truncate(length: number): void;
-  /** Frees the memory. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /**
@@ -224,16 +218,13 @@ export interface MultiHeadAttentionCache {
  * applies, whereas PyTorch's `is_causal` is a hint; a query that sees no key has merged heads of 0,
  * never NaN.
  */
-export interface MultiHeadAttention {
+export interface MultiHeadAttention extends DisposableObject {
   /** The configuration, with every default filled in. */
   readonly config: {
     readonly [N in keyof MultiHeadAttentionConfig]-?: N extends 'window' | 'rope'
       ? MultiHeadAttentionConfig[N]
       : Exclude<MultiHeadAttentionConfig[N], undefined>;
   };
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
-
   /**
    * Copies all parameters. Rows of weights are outputs, y = x·Wᵀ + b; rows h·headDim to
    * (h + 1)·headDim − 1 of a projection belong to head h. Names and shapes:
@@ -308,9 +299,4 @@ export interface MultiHeadAttention {
     cache: MultiHeadAttentionCache,
     options?: StepOptions<R, T>,
   ): ModuleResult<R, T>;
-
-  /** Frees the parameters. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }

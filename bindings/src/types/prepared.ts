@@ -1,10 +1,8 @@
-/// <reference lib="esnext.disposable" preserve="true" />
-
 // Prepared attention and its gradients: calls that are checked and planned once and run many times.
 
 import type { MaskOptions } from './attention.js';
 import type { AttentionGradients, GradientName } from './backward.js';
-import type { FloatDType, Shape, Tensor } from './tensor.js';
+import type { DisposableObject, FloatDType, Shape, Tensor } from './tensor.js';
 
 /**
  * Options shared by {@link PrepareOptions} and {@link PrepareBackwardOptions}: the shapes and dtypes of the runs, and
@@ -52,7 +50,7 @@ export interface PreparedShapes {
 /**
  * A call of {@link Multihead.attention} for tensors of fixed shapes and dtypes. Dispose it like a tensor.
  */
-export interface PreparedAttention {
+export interface PreparedAttention extends DisposableObject {
   /** The shapes that the tensors of a run must have. */
   readonly shapes: PreparedShapes;
   /**
@@ -77,12 +75,6 @@ export interface PreparedAttention {
    * that throws leaves the lengths unchanged.
    */
   setKvLengths(lengths: Int32Array): void;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
-  /** Frees the memory. A second call does nothing. */
-  dispose(): void;
-  /** Calls {@link PreparedAttention.dispose}, for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** Options of {@link Multihead.prepareBackward}: all options of the attention() call, plus the options below. */
@@ -131,7 +123,7 @@ export type PreparedBackwardResult = Partial<Pick<AttentionGradients, 'dSinks' |
  * A call of {@link Multihead.attentionBackward} for tensors of fixed shapes and dtypes. Dispose it like a
  * tensor.
  */
-export interface PreparedBackward {
+export interface PreparedBackward extends DisposableObject {
   /**
    * The shapes that the tensors of a run must have. `dOut` has the shape of `out`, each gradient the shape of its
    * input.
@@ -151,10 +143,4 @@ export interface PreparedBackward {
   run(inputs: PreparedBackwardInputs, gradients?: PreparedBackwardGradients): PreparedBackwardResult;
   /** See {@link PreparedAttention.setKvLengths}. */
   setKvLengths(lengths: Int32Array): void;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
-  /** Frees the memory. A second call does nothing. */
-  dispose(): void;
-  /** Calls {@link PreparedAttention.dispose}, for `using`. */
-  [Symbol.dispose](): void;
 }

@@ -10,7 +10,7 @@ import type {
   StateDict,
   StepOptions,
 } from './module.js';
-import type { DisposableResult, PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { DisposableObject, DisposableResult, PlainTensor, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
 /**
@@ -157,11 +157,9 @@ export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOp
  * a = x + attention(norm1(x)) and out = a + mlp(norm2(a)); without, a = norm1(x + attention(x)) and
  * out = norm2(a + mlp(a)). The MLP is linear2(activation(linear1(x))), or gated.
  */
-export interface TransformerBlock {
+export interface TransformerBlock extends DisposableObject {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerBlockConfig, 'window' | 'rope' | 'mlpDim'>;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
   /**
    * Copies all parameters. {@link ParameterNames} lists their names.
    *
@@ -212,10 +210,6 @@ export interface TransformerBlock {
     cache: MultiHeadAttentionCache,
     options?: BlockStepOptions<R, T>,
   ): BlockResult<R, T>;
-  /** Frees the parameters. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** Options of `loadStateDict()` of transformer blocks and transformers. */
@@ -271,11 +265,9 @@ export type TransformerResult<R extends readonly TransformerReturn[] = ['logits'
  * With `normFirst`, learned positions, `geluTanh` and a tied output it is GPT-2; with RoPE, `rmsNorm`
  * and a gated MLP without biases it is Llama.
  */
-export interface Transformer {
+export interface Transformer extends DisposableObject {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerConfig, 'window' | 'rope' | 'mlpDim' | 'maxPositions'>;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
   /** Like {@link TransformerBlock.loadStateDict}, for the whole model. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
   /**
@@ -319,10 +311,6 @@ export interface Transformer {
     cache: TransformerCache,
     options?: TransformerStepOptions<R, T>,
   ): TransformerResult<R, T>;
-  /** Frees the parameters. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** The KV cache of all layers of a transformer. */
