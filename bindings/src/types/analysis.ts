@@ -2,7 +2,7 @@
 
 import type { EncodeOptions, ModelArray, ModelInput, PassOptions } from './model_input.js';
 import type { PlatformAbortSignal } from './platform.js';
-import type { Edit, Site } from './sites.js';
+import type { Capture, Edit, Site } from './sites.js';
 
 /** A token: its id, or a text that is one token of the folder's tokenizer, such as `' Paris'`. */
 export type Token = number | string;
@@ -18,13 +18,9 @@ export interface LogitDifference {
 }
 
 /** The natural logarithm of a token's probability. */
-export interface LogProbability {
-  /** The token. */
-  readonly token: Token;
-  /** As in {@link LogitDifference}: without it, the metric is a log-probability. */
+export interface LogProbability extends Omit<LogitDifference, 'against'> {
+  /** With it, the metric is a {@link LogitDifference}. */
   readonly against?: undefined;
-  /** After which token of the input, from 0; negative from the end. Default −1, the last one. */
-  readonly position?: number | undefined;
 }
 
 /** The mean of the log-probabilities of all tokens from the second on, each given those before it: minus a language model's loss. */
@@ -161,12 +157,7 @@ export interface PairResults extends PartResults {
 }
 
 /** A value whose gradient is wanted. */
-export interface GradientPlace {
-  /** Which value. */
-  readonly site: Site;
-  /** The layer, from 0. */
-  readonly layer: number;
-}
+export type GradientPlace = Omit<Capture, 'heads'>;
 
 /**
  * Analyses of causal language models. They run where the model lives: on the calling thread, in its workers, or on the GPU of device

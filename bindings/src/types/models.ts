@@ -293,12 +293,10 @@ export interface ModelInfo {
 export type LogitsProcessor = (ids: Int32Array, logits: Float32Array) => void;
 
 /** Options of {@link Model.prefix}. Every text that begins with the prefix has the same options. */
-export interface PrefixOptions extends EncodeOptions {
+export interface PrefixOptions extends PassOptions, EncodeOptions {
   /** Type of the cached keys and values; default `'f32'`. */
   readonly cacheType?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
-  /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
-  readonly headScales?: Float32Array | undefined;
-  /** Aborting rejects with `E_ABORTED`. Default none. */
+  /** Aborting ends the call, or the iteration of {@link Model.generate}, with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
 
@@ -314,8 +312,8 @@ export interface Prefix {
   [Symbol.dispose](): void;
 }
 
-/** Options of {@link Model.generate}. */
-export interface GenerateOptions extends EncodeOptions {
+/** Options of {@link Model.generate}, those of a prefix included. */
+export interface GenerateOptions extends PrefixOptions {
   /**
    * Most new tokens, a whole number or Infinity; default 128, or what {@link ModelInfo.generation} says of an encoder–decoder model.
    * The model ends the text with the token after its last position, and memory grows with the tokens.
@@ -355,12 +353,8 @@ export interface GenerateOptions extends EncodeOptions {
   readonly prefix?: Prefix | undefined;
   /** Texts and token ids that end the generation, in addition to the model's own; their text is not given. */
   readonly stop?: readonly (string | number)[] | undefined;
-  /** Type of the cached keys and values; default `'f32'`. */
-  readonly cacheType?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
   /** Each step gives as many of the likeliest tokens with their probabilities, at most 100; default 0, none. */
   readonly topTokens?: number | undefined;
-  /** As {@link PassOptions.headScales}, for every token. */
-  readonly headScales?: Float32Array | undefined;
   /**
    * Changes of values inside the model for every token, of the prompt and of the new text: as {@link Edit}, but `tokens` are
    * positions in the whole text, and the text grows, so that a value has one row for each of them, or one row for all tokens.
@@ -403,8 +397,6 @@ export interface GenerateOptions extends EncodeOptions {
   readonly decoderInput?: ModelInput | undefined;
   /** Encoder–decoder models: changes of values inside the encoder, as {@link InputOptions.encoderEdits}. */
   readonly encoderEdits?: InputOptions['encoderEdits'];
-  /** Aborting ends the iteration with `E_ABORTED`. Default none. */
-  readonly signal?: PlatformAbortSignal | undefined;
 }
 
 /** A message of a chat. */

@@ -2,7 +2,7 @@
 
 import type { MaskOptions, ModelOptions, RopeRotation, Window } from './attention.js';
 import type { ModuleGradients } from './backward.js';
-import type { CacheDType, CacheLayout, KVCacheConfig } from './cache.js';
+import type { KVCache, KVCacheConfig } from './cache.js';
 import type { DisposableObject, DisposableResult, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
@@ -185,17 +185,7 @@ export interface ModuleInputs {
 export type ModuleCacheConfig = Omit<KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;
 
 /** The KV cache of a module. All batch entries have the same length. */
-export interface MultiHeadAttentionCache extends DisposableObject {
-  /** Number of batch entries, B. */
-  readonly batch: number;
-  /** The most tokens that one batch entry holds. */
-  readonly capacity: number;
-  /** Memory layout of the tokens. */
-  readonly layout: CacheLayout;
-  /** Dtype of the stored keys and values. */
-  readonly dtype: CacheDType;
-  /** Size in bytes; part of {@link MemoryInfo.bytes}. */
-  readonly bytes: number;
+export interface MultiHeadAttentionCache extends DisposableObject, Pick<KVCache, 'batch' | 'capacity' | 'layout' | 'dtype' | 'bytes'> {
   /**
    * Number of tokens of each entry; in a ring, overwritten tokens count too.
    *

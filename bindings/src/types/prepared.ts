@@ -1,7 +1,7 @@
 // Prepared attention and its gradients: calls that are checked and planned once and run many times.
 
 import type { MaskOptions } from './attention.js';
-import type { AttentionGradients, GradientName } from './backward.js';
+import type { AttentionBackwardInputs, AttentionGradients, GradientName } from './backward.js';
 import type { DisposableObject, FloatDType, Shape, Tensor } from './tensor.js';
 
 /**
@@ -95,21 +95,10 @@ export interface PrepareBackwardOptions extends PreparedCallOptions {
     | undefined;
 }
 
-/** Inputs of {@link PreparedBackward.run}. Other properties that a result of attention() may have are ignored. */
-export interface PreparedBackwardInputs {
-  /** (B, H_q, N_q, d_k) */
-  readonly q: Tensor<FloatDType>;
-  /** (B, H_kv, N_k, d_k) */
-  readonly k: Tensor<FloatDType>;
-  /** (B, H_kv, N_k, d_v) */
-  readonly v: Tensor<FloatDType>;
-  /** (B, H_q, N_q, d_v): the output of attention() */
-  readonly out: Tensor<FloatDType>;
-  /** (B, H_q, N_q): its log-sum-exp */
-  readonly lse: Tensor;
-  /** (B, H_q, N_q, d_v): the gradient of the loss with respect to `out` */
-  readonly dOut: Tensor<FloatDType>;
-}
+/** Inputs of {@link PreparedBackward.run}: the {@link AttentionBackwardInputs}, as tensors alone. */
+export type PreparedBackwardInputs = {
+  readonly [N in keyof AttentionBackwardInputs]: N extends 'lse' ? Tensor : Tensor<FloatDType>;
+};
 
 /** Tensors that {@link PreparedBackward.run} writes to: one for each prepared gradient. */
 export type PreparedBackwardGradients = {
