@@ -248,8 +248,7 @@ export interface MultiHeadAttention extends DisposableObject {
    *
    * @param query (B, N_q, embedDim), with `batchFirst: false` (N_q, B, embedDim), or unbatched
    * (N_q, embedDim), for self-attention; for cross-attention an object with a query, key and value.
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   forward<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | ModuleInputs,
@@ -262,8 +261,7 @@ export interface MultiHeadAttention extends DisposableObject {
    * Hidden keys and values contribute nothing and have gradient 0. Gradients are bit-identical in every run.
    *
    * @param dOut the shape of the output
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
-   * allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   backward(query: TensorLike | ModuleInputs, dOut: TensorLike, options?: ModuleBackwardOptions): ModuleGradients;
 

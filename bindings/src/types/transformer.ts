@@ -179,8 +179,7 @@ export interface TransformerBlock extends DisposableObject {
    * One forward pass.
    *
    * @param x (B, N, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -192,8 +191,7 @@ export interface TransformerBlock extends DisposableObject {
    *
    * @param x (B, N, embedDim)
    * @param dOut (B, N, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   backward(x: TensorLike, dOut: TensorLike, options?: ModuleBackwardOptions): BlockGradients;
   /** See {@link MultiHeadAttention.createCache}. */
@@ -284,7 +282,7 @@ export interface Transformer extends DisposableObject {
    *
    * @param tokens (batch · N) token ids, row-major, each from 0 to vocabSize − 1
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION` (also for sequences longer than `maxPositions`),
-   * `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing allocated.
+   * `E_DISPOSED`, `E_MEMORY`
    */
   forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
