@@ -55,6 +55,9 @@ export function text(placeholder: string, help: string, expected: string, isRigh
   return { placeholder, help, expected, fallback: undefined, read: (value) => (isRight(value) ? value : undefined) };
 }
 
+export const chart = (help: string): Option<string | undefined> =>
+  text('FILE', help, 'the name of a file that ends with .svg', (name) => /\.svg$/i.test(name));
+
 /** Texts, one each time that the option is given. */
 export const texts = (help: string): Option<readonly string[]> => ({
   ...{ placeholder: 'TEXT', help, expected: 'a text', fallback: [] },
