@@ -294,10 +294,10 @@ function constants() {
 
 /** src/generated/wire.ts, and src/generated/gpu_wire.ts with the calls whose names begin with Gpu. */
 function wireOf() {
+  const ofEach = (types, entry) => Object.fromEntries(types.map((type) => [type, entry]));
   /** The TypeScript type, and the method of WireWriter, for each C++ type that is written. */
   const argumentTypes = {
-    float: ['number', 'number'],
-    double: ['number', 'number'],
+    ...ofEach(['float', 'double'], ['number', 'number']),
     int32_t: ['Int32', 'number'],
     int64_t: ['Int64', 'number'],
     uint32_t: ['Uint32', 'number'],
@@ -310,29 +310,17 @@ function wireOf() {
     'std::span<const char>': ["Span<'text'>", 'span'],
     'std::span<const double>': ["Span<'f64'>", 'span'],
     'std::span<const uint8_t>': ["Span<'bool'>", 'span'],
-    AnyTensor: ['Operand | undefined', 'tensor'],
-    ConstAnyTensor: ['Operand | undefined', 'tensor'],
-    Tensor: ["Operand<'f32'> | undefined", 'tensor'],
-    ConstTensor: ["Operand<'f32'> | undefined", 'tensor'],
-    'TensorView<uint8_t>': ["Operand<'bool'> | undefined", 'tensor'],
-    ConstBoolTensor: ["Operand<'bool'> | undefined", 'tensor'],
+    ...ofEach(['AnyTensor', 'ConstAnyTensor'], ['Operand | undefined', 'tensor']),
+    ...ofEach(['Tensor', 'ConstTensor'], ["Operand<'f32'> | undefined", 'tensor']),
+    ...ofEach(['TensorView<uint8_t>', 'ConstBoolTensor'], ["Operand<'bool'> | undefined", 'tensor']),
   };
   /** The TypeScript type, and the method of WireReader, for each C++ type that is read. */
   const resultTypes = {
-    float: ['number', 'number'],
-    double: ['number', 'number'],
-    int64_t: ['number', 'number'],
-    'const void*': ['number', 'number'],
-    'engine::Message': ['number', 'number'],
-    'engine::Name': ['number', 'number'],
-    'engine::Axes': ['number', 'number'],
-    ModelOutput: ['number', 'number'],
-    EarlyStopping: ['number', 'number'],
-    Pooling: ['number', 'number'],
+    ...ofEach(['float', 'double', 'int64_t', 'const void*'], ['number', 'number']),
+    ...ofEach(['engine::Message', 'engine::Name', 'engine::Axes', 'ModelOutput', 'EarlyStopping', 'Pooling'], ['number', 'number']),
     bool: ['boolean', 'flag'],
     'std::string': ['string', 'text'],
-    Dims: ['number[]', 'wholes'],
-    'std::vector<int64_t>': ['number[]', 'wholes'],
+    ...ofEach(['Dims', 'std::vector<int64_t>'], ['number[]', 'wholes']),
     'std::vector<double>': ['Float64Array', 'doubles'],
     'std::vector<float>': ['Float32Array<ArrayBuffer>', 'floats'],
     'std::vector<int32_t>': ['Int32Array', 'integers'],

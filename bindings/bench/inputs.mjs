@@ -16,17 +16,16 @@ export function randomFloats(count, seed) {
   return values;
 }
 
-/** q, k and v as floats, row-major. */
+/** Random numbers of a shape, row-major. */
+export function randomArray(shape, seed) {
+  const count = shape.reduce((a, b) => a * b);
+  return { shape, data: randomFloats(count, seed) };
+}
+
+/** q, k and v as floats. */
 export function inputsOf({ batch, heads, numKvHeads, queries, keys, width }) {
-  const shapes = { q: [batch, heads, queries, width], k: [batch, numKvHeads, keys, width] };
-  shapes.v = shapes.k;
-  return Object.entries(shapes).map(([name, shape]) => ({
-    shape,
-    data: randomFloats(
-      shape.reduce((a, b) => a * b),
-      SEEDS[name],
-    ),
-  }));
+  const ofKeys = [batch, numKvHeads, keys, width];
+  return [randomArray([batch, heads, queries, width], SEEDS.q), randomArray(ofKeys, SEEDS.k), randomArray(ofKeys, SEEDS.v)];
 }
 
 const strideOf = (mask) => Number(/^blocks-1of(\d)$/.exec(mask)?.[1] ?? 0);
