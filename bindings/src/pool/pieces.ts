@@ -5,7 +5,7 @@ import { arrayOf, bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js
 import type { Numbers } from '../runtime/read_tensor.js';
 import { elements } from '../runtime/shape.js';
 import type { DType, Shape } from '../types/index.js';
-import { type CallOptions, packArguments } from './arguments.js';
+import { type CallOptions, packArguments, type SentArguments } from './arguments.js';
 import type { PoolCore } from './core.js';
 import type { Task, Verb } from './shared/protocol.js';
 import type { TransferredOperands } from './transfer.js';
@@ -17,12 +17,12 @@ export interface Piece {
   run(signal: AbortSignal | undefined): Promise<void>;
 }
 
-/** Makes a piece. Copies the arguments now; run() sends the task and passes the result to `receive`. */
+/** Makes a piece, by default of a whole call. Copies the arguments now; run() sends the task and passes the result to `receive`. */
 export function pieceOf(
   core: PoolCore,
   { name, work, args }: { name: Verb; work: number; args: readonly unknown[] },
-  taskOf: (args: ReturnType<typeof packArguments>['args']) => Task,
   receive: (value: unknown) => void,
+  taskOf = (sent: SentArguments['args']): Task => ({ kind: 'run', verb: name, args: sent }),
 ): Piece {
   const packed = packArguments(args);
   const task = taskOf(packed.args);
@@ -90,17 +90,4 @@ export function zeros<D extends DType>(dtype: D, shape: Shape, name: string): Nu
   const bytes = elements(shape) * bytesPerElement(dtype);
   const buffer = onJavaScriptHeap(bytes, name, () => new ArrayBuffer(bytes));
   return { data: new arrayOf[dtype](buffer) as Numbers<D>['data'], shape: [...shape], dtype };
-}
-
-/** Divides items into at most `count` runs of about equal work; returns the end index of each run. */
-export function cutEvenly(work: readonly number[], count: number): number[] {
-  const total = work.reduce((sum, each) => sum + each, 0);
-  const ends: number[] = [];
-  let done = 0;
-  work.forEach((each, index) => {
-    done += each;
-    const last = index + 1 === work.length;
-    if (last || done >= ((ends.length + 1) * total) / count - total * 1e-9) ends.push(index + 1);
-  });
-  return ends;
 }

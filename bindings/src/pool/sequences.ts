@@ -5,7 +5,7 @@ import type { ReadTensor } from '../runtime/read_tensor.js';
 import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type { Dropout, VarlenOptions } from '../types/index.js';
 import type { PoolCore } from './core.js';
-import type { Range } from './slices.js';
+import type { Range } from './shared/parts.js';
 
 export interface Sequences {
   readonly cuQ: Int32Array;
