@@ -5,7 +5,7 @@ import type { Block } from '../../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Int32, Int64 } from '../../types/wire.js';
-import { mostBusy, nextTask } from './turns.js';
+import { Turn } from './turns.js';
 import { abandoned } from './abandoned.js';
 import type { BeamSettings, Generation, GenerationSettings, GenerationStep } from './engine.js';
 import { editSpan, ints, numberSpan } from './lists.js';
@@ -86,12 +86,10 @@ export class CoreBeams implements Generation {
   }
 
   async next(): Promise<GenerationStep> {
-    let turn = performance.now();
+    const turn = new Turn();
     while (this.#ids === undefined) {
       this.#step();
-      if (performance.now() - turn <= mostBusy) continue;
-      await nextTask();
-      turn = performance.now();
+      if (turn.isLong) await turn.end();
     }
     return this.#give();
   }

@@ -168,14 +168,9 @@ export function onThisThread(engine: ModelEngine): CoreModel {
 
 /** Memory for an output until the end of the call. */
 export function output(operands: Operands, shape: Extents): Operand<'f32'> {
-  const { address } = operands.temporary(
-    shape.reduce((product: number, extent) => product * extent, 4),
-    'outputs',
-  );
+  const { address } = operands.temporary(4 * elements(shape), 'outputs');
   return { address, dtype: 'f32', shape };
 }
 
-export function copied({ heap }: Runtime, { address, shape }: Operand<'f32'>): Float32Array<ArrayBuffer> {
-  const length = shape.reduce((product: number, extent) => product * extent, 1);
-  return new Float32Array(heap.buffer as ArrayBuffer, address, length).slice();
-}
+export const copied = ({ heap }: Runtime, { address, shape }: Operand<'f32'>): Float32Array<ArrayBuffer> =>
+  new Float32Array(heap.buffer as ArrayBuffer, address, elements(shape)).slice();
