@@ -5,16 +5,10 @@ import { optionError } from '../runtime/errors.js';
 import { call, checkShared, checkStatus, type KeptInputs, type NamedTensor, ownTensor, type Runtime } from '../runtime/operands.js';
 import { checkChoice, checkOptions, type Names, plain, readOptions } from '../runtime/options.js';
 import { describe, floatDTypes } from '../runtime/tensor.js';
-import type {
-  AttentionGradients,
-  PrepareBackwardOptions,
-  PreparedBackward,
-  PreparedBackwardGradients,
-  PreparedBackwardInputs,
-  PreparedBackwardResult,
-} from '../types/index.js';
+import type { PrepareBackwardOptions, PreparedBackward, PreparedBackwardGradients, PreparedBackwardInputs } from '../types/index.js';
+import type { PreparedBackwardResult } from '../types/index.js';
 import { wholeCall } from './backward.js';
-import { giveVectors, inputNames, noGradients, type VectorName, wantedGradients } from './gradients.js';
+import { giveVectors, inputNames, noGradients, type VectorName, wantedGradients, withVectors } from './gradients.js';
 import { attentionOptions } from './options.js';
 import { checkKept, PreparedCall, preparedExtents, preparedNames, toCome, type Wanted, wantedTensor } from './prepared_call.js';
 
@@ -117,18 +111,12 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
     }
     checkKept(this.#kept, written);
     const address = (named: NamedTensor | undefined) => named?.tensor.address ?? 0;
-    const { raw, heap } = runtime;
-    const status = raw._multihead_run_backward(
+    const status = runtime.raw._multihead_run_backward(
       ...([handle, address(q), address(k), address(v), address(out), address(lse), address(dOut)] as const),
       ...([address(dQ), address(dK), address(dV)] as const),
     );
     if (status !== 0) checkStatus(runtime, status);
-    const result: Partial<Record<VectorName, AttentionGradients[VectorName]>> = {};
-    for (const name of this.#vectors) {
-      const { address: at, length } = this.#record[name];
-      result[name] = heap.view('f32', at, length).slice();
-    }
-    return result;
+    return withVectors({ result: {}, record: this.#record, vectors: this.#vectors }, runtime.heap) as PreparedBackwardResult;
   }
 
   #output(gradients: PreparedBackwardGradients, name: OutputName): NamedTensor | undefined {

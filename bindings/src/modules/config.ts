@@ -3,6 +3,7 @@
 import { attentionOptions, modelSchema, noOptions, rotationNames } from '../attention/options.js';
 import type * as wire from '../generated/wire.js';
 import { MultiheadError, optionError } from '../runtime/errors.js';
+import { divisorsOf, listed } from '../runtime/messages.js';
 import type { Operands } from '../runtime/operands.js';
 import { checkCount, type Names, plain, readOptions } from '../runtime/options.js';
 import { count, finite, flag, number, probability, readSettings, required, type Setting } from '../runtime/settings.js';
@@ -71,15 +72,11 @@ const maxDivisors = 16;
 
 function headWidth(embedDim: Count, numHeads: Count): Count {
   if (embedDim % numHeads === 0) return checkCount(embedDim / numHeads, 'headDim');
-  const divisors = new Set<number>();
-  for (let n = 1; n * n <= embedDim; n += 1) {
-    if (embedDim % n === 0) divisors.add(n).add(embedDim / n);
-  }
-  const near = [...divisors]
+  const near = divisorsOf(embedDim)
     .sort((a, b) => Math.abs(a - numHeads) - Math.abs(b - numHeads))
     .slice(0, maxDivisors)
     .sort((a, b) => a - b);
-  const choices = near.join(', ').replace(/, (\d+)$/, ' or $1');
+  const choices = listed(near);
   throw new MultiheadError('E_OPTION', {
     argument: 'numHeads',
     expected: `a divisor of embedDim = ${embedDim}: ${choices}`,

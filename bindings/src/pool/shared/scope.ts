@@ -21,15 +21,12 @@ export interface Runner<T, A> {
   release(id: number): void;
 }
 
-/**
- * Connects this worker to the thread that has started it: loads the module that it sends, and runs its tasks with the
- * runner that `create` makes. `unread` is the answer to a task that the engine could not deserialize, so that its call does
- * not wait forever.
- */
-export function serve<Api extends object, T, A>(contents: Contents<Api>, create: (api: Api) => Runner<T, A>, unread: (error: SentError) => A): void {
-  const load = createLoader<Api>(() => {
-    throw new Error('the thread that starts a worker sends it the module');
-  }, contents);
+/** Answers messages: loads the module that comes first, and runs tasks with the runner that `create` makes. */
+export function answering<Api, T, A>(
+  load: (options: { wasm: WebAssembly.Module; simd: Simd }) => Promise<Api>,
+  create: (api: Api) => Runner<T, A>,
+  send: (reply: WorkerReply<A>, transfer: ArrayBuffer[]) => void,
+): (request: WorkerRequest<T>) => Promise<void> {
   let runner: Runner<T, A> | undefined;
   const start = async (wasm: WebAssembly.Module, simd: Simd): Promise<WorkerReply<A>> => {
     try {
@@ -39,27 +36,39 @@ export function serve<Api extends object, T, A>(contents: Contents<Api>, create:
       return { kind: 'broken', error: sentError(error) };
     }
   };
+  return async (request) => {
+    if (request.kind === 'start') return send(await start(request.module, request.simd), []);
+    if (request.kind === 'release') return runner?.release(request.id);
+    // Tasks come only after it was said that this side is ready.
+    const { message, transfer } = (runner as Runner<T, A>).run(request.task, request.team);
+    send(message, transfer);
+  };
+}
 
+/**
+ * Connects this worker to the thread that has started it: loads the module that it sends, and runs its tasks with the
+ * runner that `create` makes. `unread` is the answer to a task that the engine could not deserialize, so that its call does
+ * not wait forever.
+ */
+export function serve<Api extends object, T, A>(contents: Contents<Api>, create: (api: Api) => Runner<T, A>, unread: (error: SentError) => A): void {
+  const load = createLoader<Api>(() => {
+    throw new Error('the thread that starts a worker sends it the module');
+  }, contents);
   const { process, WorkerGlobalScope } = globalThis as { process?: NodeProcess; WorkerGlobalScope?: unknown };
   const nodePort = (): Scope | null | undefined => process?.getBuiltinModule?.('node:worker_threads').parentPort;
   // Deno has browser and Node workers; only browser workers have a WorkerGlobalScope.
   const port = (WorkerGlobalScope === undefined ? nodePort() : undefined) ?? (globalThis as unknown as Scope);
   const send = (reply: WorkerReply<A>, transfer: ArrayBuffer[] = []): void => port.postMessage(reply, transfer);
-  const onMessage = (data: unknown): void => {
-    const request = data as WorkerRequest<T>;
-    if (request.kind === 'start') {
-      void start(request.module, request.simd).then((reply) => send(reply));
-    } else if (request.kind === 'release') {
-      runner?.release(request.id);
-    } else {
-      // Tasks come only after this worker has reported that it is ready.
-      const { message, transfer } = (runner as Runner<T, A>).run(request.task, request.team);
-      send(message, transfer);
-    }
+  let isReady = false;
+  const created = (api: Api): Runner<T, A> => {
+    isReady = true;
+    return create(api);
   };
+  const answer = answering<Api, T, A>(load, created, send);
+  const onMessage = (data: unknown): void => void answer(data as WorkerRequest<T>);
   const onError = (): void => {
     const error = sentError(new Error('the message with the call could not be read'));
-    send(runner === undefined ? { kind: 'broken', error } : unread(error));
+    send(isReady ? unread(error) : { kind: 'broken', error });
   };
   if (port.on !== undefined) {
     port.on('message', onMessage);
