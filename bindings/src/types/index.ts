@@ -34,7 +34,18 @@ import type { Backend, LoadOptions } from './load.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './module.js';
 import type { PlatformFloat16Array } from './platform.js';
 import type { PrepareBackwardOptions, PreparedAttention, PreparedBackward, PrepareOptions } from './prepared.js';
-import type { DType, FloatDType, FloatTensorLike, NestedNumbers, Shape, SourceOf, Tensor, TensorLike, TensorOptions } from './tensor.js';
+import type {
+  DisposableObject,
+  DType,
+  FloatDType,
+  FloatTensorLike,
+  NestedNumbers,
+  Shape,
+  SourceOf,
+  Tensor,
+  TensorLike,
+  TensorOptions,
+} from './tensor.js';
 import type { Trainer, TrainerOptions } from './trainer.js';
 import type { Transformer, TransformerBlock, TransformerBlockConfig, TransformerConfig } from './transformer.js';
 
@@ -72,7 +83,7 @@ export interface LinearOptions {
 }
 
 /** A scope of {@link Multihead.scope} without a function. */
-export interface Scope {
+export interface Scope extends DisposableObject {
   /**
    * Excludes values from the scope and gives them to the scope around it, or else to the caller: the value itself, or
    * the values of an array or plain object, and of arrays in it.
@@ -81,12 +92,8 @@ export interface Scope {
    * @throws {MultiheadError} `E_DISPOSED`; `E_OPTION` for a proxy of a tensor
    */
   keep<T>(value: T): T;
-  /** True once the scope was disposed. */
-  readonly disposed: boolean;
   /** Disposes everything that was made in the scope and not kept. A second call does nothing. */
   dispose(): void;
-  /** Calls {@link Scope.dispose}, for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** Allocations of one {@link Multihead}, in WebAssembly memory but for `gpu`. Sizes in bytes. */
@@ -107,7 +114,7 @@ export interface MemoryInfo {
  * The operations of one instance of the WebAssembly module, which has its own memory. All are synchronous. A call that throws, of the
  * instance or of an object that it made, leaves nothing allocated.
  */
-export interface Multihead {
+export interface Multihead extends DisposableObject {
   /** The build that was loaded, and why it was chosen. */
   readonly backend: Backend;
 
@@ -362,8 +369,4 @@ export interface Multihead {
    * it, and the next `load()` makes a new one. A second call does nothing.
    */
   dispose(): void;
-  /** True once dispose() was called. */
-  readonly disposed: boolean;
-  /** Calls {@link Multihead.dispose}, for `using`. */
-  [Symbol.dispose](): void;
 }

@@ -6,6 +6,7 @@ import type { PoolWorker } from './pool.js';
 import type { ModelAnalyses } from './analysis.js';
 import type { EncodeOptions, InputOptions, ModelArray, ModelImage, ModelInput, PassOptions } from './model_input.js';
 import type { Capture, SessionEdit } from './sites.js';
+import type { DisposableObject, Filled } from './tensor.js';
 import type { BatchOptions, TrainerBase, TrainerOptions } from './trainer.js';
 
 export type * from './analysis.js';
@@ -200,20 +201,22 @@ export interface TokenRules {
 }
 
 /** What a generation does unless its options say otherwise. */
-export interface GenerationDefaults {
+export interface GenerationDefaults extends Filled<Pick<GenerateOptions, 'numBeams' | 'lengthPenalty' | 'earlyStopping' | 'repetitionPenalty'>> {
   /** Most new tokens, of an encoder–decoder model only; 0: none. */
   readonly maxNewTokens: number;
   /** Without `maxNewTokens`: most tokens, those of the decoder's start included; 0: none. */
   readonly maxLength: number;
-  /** Number of beams. */
-  readonly numBeams: number;
-  /** As the option. */
-  readonly lengthPenalty: number;
-  /** As the option. */
-  readonly earlyStopping: boolean | 'never';
-  /** As the option. */
-  readonly repetitionPenalty: number;
 }
+
+/** The rules of {@link TokenRules} that a generation can change. Default: as {@link ModelInfo.rules}. */
+type ChosenRules = {
+  readonly [N in Exclude<keyof TokenRules, 'minLength' | 'forcedBos' | 'forcedEos'>]?: TokenRules[N] | undefined;
+} & {
+  /** The second token of a decoder with an encoder, such as a language; null for none. */
+  readonly forcedBos?: number | null | undefined;
+  /** The last token if `maxNewTokens` ends the text; null for none. */
+  readonly forcedEos?: number | null | undefined;
+};
 
 /** The properties of a model. An encoder–decoder model gives the properties of its decoder. */
 export interface ModelInfo {
@@ -301,19 +304,15 @@ export interface PrefixOptions extends PassOptions, EncodeOptions {
 }
 
 /** Keys and values of the begin of prompts, for {@link GenerateOptions.prefix}. Dispose it to free its memory. */
-export interface Prefix {
+export interface Prefix extends DisposableObject {
   /** Its token ids. */
   readonly ids: readonly number[];
-  /** True after dispose() of it or of its model. */
-  readonly disposed: boolean;
   /** Frees its memory. Generations that have begun go on. */
   dispose(): void;
-  /** The same as dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
-/** Options of {@link Model.generate}, those of a prefix included. */
-export interface GenerateOptions extends PrefixOptions {
+/** Options of {@link Model.generate}, those of a prefix and rules about tokens included: {@link ModelInfo.rules} has their defaults. */
+export interface GenerateOptions extends PrefixOptions, ChosenRules {
   /**
    * Most new tokens, a whole number or Infinity; default 128, or what {@link ModelInfo.generation} says of an encoder–decoder model.
    * The model ends the text with the token after its last position, and memory grows with the tokens.
@@ -362,22 +361,6 @@ export interface GenerateOptions extends PrefixOptions {
    * cache: each step computes all tokens. Default none.
    */
   readonly edits?: readonly SessionEdit[] | undefined;
-  /** The second token of a decoder with an encoder, such as a language; null for none. Default: as {@link ModelInfo.rules}. */
-  readonly forcedBos?: number | null | undefined;
-  /** The last token if `maxNewTokens` ends the text; null for none. Default: as {@link ModelInfo.rules}. */
-  readonly forcedEos?: number | null | undefined;
-  /** Token ids that are never chosen. Default: as {@link ModelInfo.rules}. */
-  readonly suppress?: readonly number[] | undefined;
-  /** Token ids that are not chosen first. Default: as {@link ModelInfo.rules}. */
-  readonly beginSuppress?: readonly number[] | undefined;
-  /** Sequences of token ids that are not written. Default: as {@link ModelInfo.rules}. */
-  readonly badWords?: readonly (readonly number[])[] | undefined;
-  /** No sequence of so many tokens occurs twice, those of the prompt included; 0: any may. Default: as {@link ModelInfo.rules}. */
-  readonly noRepeatNgramSize?: number | undefined;
-  /** Nor one that the prompt, or what the encoder reads, has; 0: any may. Default: as {@link ModelInfo.rules}. */
-  readonly encoderNoRepeatNgramSize?: number | undefined;
-  /** The fewest new tokens before one that ends the text. Default: `minLength` or `minNewTokens` of {@link ModelInfo.rules}. */
-  readonly minNewTokens?: number | undefined;
   /**
    * Sequences that are searched side by side for the likeliest one, at most 64; 1: none. With more, `temperature` must be 0, and all
    * steps come when the search has ended. Default: as {@link ModelInfo.generation}, but 1 beside an option that is not for beams.
@@ -599,7 +582,7 @@ export interface SaveModelOptions {
  * A model that openModel() has opened. Dispose it to free its memory, and to end its workers. Passes with `pixels` ignore
  * their input. If a worker of the model ends, its calls are rejected with `E_WORKER`, and so are all later ones.
  */
-export interface Model extends ModelAnalyses {
+export interface Model extends ModelAnalyses, DisposableObject {
   /** What the model is. */
   readonly info: ModelInfo;
   /** Models of texts and images (CLIP, SigLIP): the tower of images, for passes through it; the model itself is the tower of texts. */
@@ -615,8 +598,6 @@ export interface Model extends ModelAnalyses {
   readonly workers: number;
   /** What computes: `'cpu'`, or `'gpu: …'` with the GPU's name; with `device: 'auto'` followed by the times, or `'cpu: …'` with the reason. */
   readonly device: string;
-  /** True after dispose(). */
-  readonly disposed: boolean;
 
   /** Token ids and tokens of a text, or of messages. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
   encode(
@@ -737,8 +718,6 @@ export interface Model extends ModelAnalyses {
    * rejected with `E_DISPOSED`. Doing it twice is harmless.
    */
   dispose(): void;
-  /** The same as dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /**

@@ -3,7 +3,7 @@
 import type { MaskOptions, ModelOptions, RopeRotation, Window } from './attention.js';
 import type { ModuleGradients } from './backward.js';
 import type { KVCache, KVCacheConfig } from './cache.js';
-import type { DisposableObject, DisposableResult, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { DisposableObject, DisposableResult, Filled, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
 /** Tensors by name, as `torch.nn.Module.state_dict()` returns them. */
@@ -201,6 +201,24 @@ export interface MultiHeadAttentionCache extends DisposableObject, Pick<KVCache,
   truncate(length: number): void;
 }
 
+/** What modules, transformer blocks and transformers have in common. */
+export interface ParameterModule extends DisposableObject {
+  /**
+   * Copies of the parameters as 32-bit floats, under the names and in the layout that they were loaded with.
+   *
+   * @throws {MultiheadError} `E_OPTION` before loadStateDict() or initialize(); `E_DISPOSED`
+   */
+  stateDict(): Record<string, PlainTensor>;
+  /**
+   * Makes an empty cache for step() of this module; that of a transformer holds the keys and values of every layer.
+   * Dispose it like a tensor.
+   *
+   * @throws {MultiheadError} `E_OPTION`, also if the module appends keys, if `kdim` or `vdim` is not
+   * embedDim, or if a ring cannot hold the module's window; `E_DISPOSED`; `E_MEMORY`
+   */
+  createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
+}
+
 /**
  * The multi-head attention module: project, split into heads, attend, merge, project (Vaswani et al.
  * 2017, arXiv:1706.03762, section 3.2.2). Its parameters and options are those of
@@ -208,13 +226,9 @@ export interface MultiHeadAttentionCache extends DisposableObject, Pick<KVCache,
  * applies, whereas PyTorch's `is_causal` is a hint; a query that sees no key has merged heads of 0,
  * never NaN.
  */
-export interface MultiHeadAttention extends DisposableObject {
+export interface MultiHeadAttention extends ParameterModule {
   /** The configuration, with every default filled in. */
-  readonly config: {
-    readonly [N in keyof MultiHeadAttentionConfig]-?: N extends 'window' | 'rope'
-      ? MultiHeadAttentionConfig[N]
-      : Exclude<MultiHeadAttentionConfig[N], undefined>;
-  };
+  readonly config: Filled<MultiHeadAttentionConfig, 'window' | 'rope'>;
   /**
    * Copies all parameters. Rows of weights are outputs, y = x·Wᵀ + b; rows h·headDim to
    * (h + 1)·headDim − 1 of a projection belong to head h. Names and shapes:
@@ -237,13 +251,6 @@ export interface MultiHeadAttention extends DisposableObject {
   loadStateDict(dict: StateDict): void;
 
   /**
-   * Copies of the parameters as 32-bit floats, under the names that they were loaded by.
-   *
-   * @throws {MultiheadError} `E_OPTION` before {@link MultiHeadAttention.loadStateDict}; `E_DISPOSED`
-   */
-  stateDict(): Record<string, PlainTensor>;
-
-  /**
    * One forward pass. The scale defaults to 1/√headDim.
    *
    * @param query (B, N_q, embedDim), with `batchFirst: false` (N_q, B, embedDim), or unbatched
@@ -264,14 +271,6 @@ export interface MultiHeadAttention extends DisposableObject {
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   backward(query: TensorLike | ModuleInputs, dOut: TensorLike, options?: ModuleBackwardOptions): ModuleGradients;
-
-  /**
-   * Makes an empty cache for {@link MultiHeadAttention.step} of this module. Dispose it like a tensor.
-   *
-   * @throws {MultiheadError} `E_OPTION`, also if the module appends keys, if `kdim` or `vdim` is not
-   * embedDim, or if a ring cannot hold the module's window; `E_DISPOSED`; `E_MEMORY`
-   */
-  createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
 
   /**
    * Causal self-attention for the next n tokens, which are appended to the cache. The output equals the last n rows of

@@ -78,13 +78,18 @@ export interface Tensor<D extends DType = 'f32'> extends DisposableObject {
 
 /** An object that keeps memory until dispose(), the end of a `using` block or of a {@link Multihead.scope}. */
 export interface DisposableObject {
-  /** True once dispose() was called, on the object or on its `Multihead`. */
+  /** True once dispose() was called, on the object or on what it belongs to: its `Multihead`, its pool or its model. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
   /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
+
+/** Every option with its default filled in; options without a default, `Open`, may be undefined. */
+export type Filled<C, Open extends keyof C = never> = {
+  readonly [N in keyof C]-?: N extends Open ? C[N] : Exclude<C[N], undefined>;
+};
 
 /** Result objects of calls, for `using`. Not an interface, so that results stay assignable to records. */
 export type DisposableResult = {

@@ -4,13 +4,13 @@ import type { BlockGradients } from './backward.js';
 import type {
   ForwardOptions,
   ModuleBackwardOptions,
-  ModuleCacheConfig,
   MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
+  ParameterModule,
   StateDict,
   StepOptions,
 } from './module.js';
-import type { DisposableObject, DisposableResult, PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { DisposableResult, Filled, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
 /**
@@ -111,11 +111,6 @@ export interface InitializeOptions extends LoadStateDictOptions {
   readonly output?: number | undefined;
 }
 
-/** Every option with its default filled in; options without a default, `Open`, may be undefined. */
-type Filled<C, Open extends keyof C> = {
-  readonly [N in keyof C]-?: N extends Open ? C[N] : Exclude<C[N], undefined>;
-};
-
 /** Tensors that {@link TransformerBlock.forward} can return besides its output. */
 export type BlockReturn = 'attentionOut';
 
@@ -157,24 +152,15 @@ export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOp
  * a = x + attention(norm1(x)) and out = a + mlp(norm2(a)); without, a = norm1(x + attention(x)) and
  * out = norm2(a + mlp(a)). The MLP is linear2(activation(linear1(x))), or gated.
  */
-export interface TransformerBlock extends DisposableObject {
+export interface TransformerBlock extends ParameterModule {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerBlockConfig, 'window' | 'rope' | 'mlpDim'>;
   /**
    * Copies all parameters. {@link ParameterNames} lists their names.
    *
-   * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped
-   * tensor; `E_OPTION` for a value that is not a tensor of floats; `E_DISPOSED`; `E_MEMORY`. A call that
-   * throws leaves the parameters unchanged.
+   * @throws {MultiheadError} as {@link MultiHeadAttention.loadStateDict}
    */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
-  /**
-   * Copies of the parameters as 32-bit floats, under the names and in the layout that they were loaded
-   * with.
-   *
-   * @throws {MultiheadError} `E_OPTION` before {@link TransformerBlock.loadStateDict}; `E_DISPOSED`
-   */
-  stateDict(): Record<string, PlainTensor>;
   /**
    * One forward pass.
    *
@@ -194,8 +180,6 @@ export interface TransformerBlock extends DisposableObject {
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   backward(x: TensorLike, dOut: TensorLike, options?: ModuleBackwardOptions): BlockGradients;
-  /** See {@link MultiHeadAttention.createCache}. */
-  createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
   /**
    * A causal pass over the next n tokens, which are appended to the cache. The output equals the last n rows of a
    * causal forward() over all tokens so far.
@@ -263,7 +247,7 @@ export type TransformerResult<R extends readonly TransformerReturn[] = ['logits'
  * With `normFirst`, learned positions, `geluTanh` and a tied output it is GPT-2; with RoPE, `rmsNorm`
  * and a gated MLP without biases it is Llama.
  */
-export interface Transformer extends DisposableObject {
+export interface Transformer extends ParameterModule {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerConfig, 'window' | 'rope' | 'mlpDim' | 'maxPositions'>;
   /** Like {@link TransformerBlock.loadStateDict}, for the whole model. */
@@ -275,8 +259,6 @@ export interface Transformer extends DisposableObject {
    * parameters unchanged.
    */
   initialize(options?: InitializeOptions): void;
-  /** Like {@link TransformerBlock.stateDict}, for the whole model. */
-  stateDict(): Record<string, PlainTensor>;
   /**
    * One forward pass over whole sequences.
    *
@@ -288,13 +270,6 @@ export interface Transformer extends DisposableObject {
     tokens: Int32Array,
     options?: TransformerOptions<R, T>,
   ): TransformerResult<R, T>;
-  /**
-   * Makes an empty cache for {@link Transformer.step} of this model, for the keys and values of every
-   * layer. Dispose it like a tensor.
-   *
-   * @throws {MultiheadError} as {@link MultiHeadAttention.createCache}
-   */
-  createCache(config: ModuleCacheConfig): TransformerCache;
   /**
    * A pass over the next n tokens of every batch entry, which are appended to the cache. The results
    * equal the last n rows of forward() over all tokens so far.
