@@ -14,24 +14,14 @@ import type { Count } from '../types/wire.js';
 export type CheckedConfig = ReturnType<typeof checkConfig>;
 
 type WindowSides = Exclude<MultiHeadAttentionConfig['window'], undefined>;
-const windowNames = { left: plain, right: plain } satisfies Names<WindowSides>;
 const positionsOfCalls = 'positions are those of each call';
 
-const windowSetting: Setting<WindowSides | undefined> = {
-  inner: windowNames,
+/** An object of options, without those `ofCalls`. */
+const options = <T extends object>(inner: Names<T>, ofCalls: Readonly<Record<string, string>>): Setting<T | undefined> => ({
+  inner,
   otherwise: undefined,
-  read(value, name) {
-    return readOptions(value as WindowSides, windowNames, name, { align: positionsOfCalls });
-  },
-};
-
-const ropeSetting: Setting<RopeRotation | undefined> = {
-  inner: rotationNames,
-  otherwise: undefined,
-  read(value, name) {
-    return readOptions(value as RopeRotation, rotationNames, name, { qPositions: positionsOfCalls, kPositions: positionsOfCalls });
-  },
-};
+  read: (value, name) => readOptions(value as T, inner, name, ofCalls),
+});
 
 /** The numbers that calls take too, with the defaults of calls. */
 const modelSettings = Object.fromEntries((Object.keys(modelSchema) as (keyof ModelOptions)[]).map((name) => [name, number(noOptions[name])])) as {
@@ -57,8 +47,8 @@ export const configSchema = {
   qkNorm: flag(false),
   qkNormEps: finite(1e-6),
   ...modelSettings,
-  window: windowSetting,
-  rope: ropeSetting,
+  window: options<WindowSides>({ left: plain, right: plain }, { align: positionsOfCalls }),
+  rope: options<RopeRotation>(rotationNames, { qPositions: positionsOfCalls, kPositions: positionsOfCalls }),
   dropout: probability(0),
   outDropout: number(0),
   kvLatentDim: count(0, 0),

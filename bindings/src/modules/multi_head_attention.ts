@@ -1,6 +1,5 @@
 // mh.multiHeadAttention: a handle to a multi-head attention module in the core.
 
-import type { CallExtents } from '../attention/options.js';
 import { ownCache } from '../cache/module_cache.js';
 import { moduleKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
@@ -12,7 +11,7 @@ import type { MultiHeadAttention, MultiHeadAttentionCache, MultiHeadAttentionCon
 import type { TensorLike, TraceOption } from '../types/index.js';
 import { checkConfig, type CheckedConfig, moduleRecord } from './config.js';
 import { CoreModule } from './core_module.js';
-import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, runModule, stepNames } from './options.js';
+import { backwardNames, forwardNames, notInBackward, notInStep, runModule, stepNames } from './options.js';
 import { takeStateDict } from './state_dict.js';
 
 export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAttention {
@@ -47,10 +46,11 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const q = operands.input(inputs.query, ['f32'], 'query');
       const k = operands.optional(inputs.key, ['f32'], 'key');
       const v = operands.optional(inputs.value, ['f32'], 'value');
-      const extents = this.#callExtents(q.shape, (k ?? q).shape);
-      const record = moduleOptions(options, operands, extents);
+      const { batch, tokens } = this.#extents(q.shape);
+      const keys = this.#extents((k ?? q).shape).tokens;
+      const record = this.record(options, operands, batch, tokens, keys);
       const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
-      const shapes = this.#outputShapes(q.shape, extents.keys + appended, record.skipOutProj);
+      const shapes = this.#outputShapes(q.shape, keys + appended, record.skipOutProj);
       const { args, raw } = runtime;
       return runModule(runtime, operands, {
         options,
@@ -72,7 +72,8 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const k = operands.optional(inputs.key, ['f32'], 'key');
       const v = operands.optional(inputs.value, ['f32'], 'value');
       const d = operands.input(dOut, ['f32'], 'dOut');
-      const record = moduleOptions(options, operands, this.#callExtents(q.shape, (k ?? q).shape));
+      const { batch, tokens } = this.#extents(q.shape);
+      const record = this.record(options, operands, batch, tokens, this.#extents((k ?? q).shape).tokens);
       const dQuery = operands.output(q.shape, 'f32', 'dQuery');
       const dKey = k && operands.output(k.shape, 'f32', 'dKey');
       const dValue = v && operands.output(v.shape, 'f32', 'dValue');
@@ -92,16 +93,15 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   ): ModuleResult<R, T> {
     this.ready();
     const options = readOptions(given, stepNames, 'step', notInStep);
-    const { config, runtime } = this;
+    const { runtime } = this;
     const own = ownCache(cache, runtime.heap);
     const before = own.length();
 
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');
-      const { batch, tokens: queries } = this.#extents(input.shape);
-      const keys = before + queries;
-      const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
-      const record = moduleOptions(options, operands, extents);
+      const { batch, tokens } = this.#extents(input.shape);
+      const keys = before + tokens;
+      const record = this.record(options, operands, batch, tokens, keys);
       const shapes = this.#outputShapes(input.shape, keys, record.skipOutProj);
       const { args, raw } = runtime;
       return runModule(runtime, operands, {
@@ -118,12 +118,6 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     const [first = 0, second = 0] = shape;
     if (shape.length < 3) return { batch: 1, tokens: first };
     return this.config.batchFirst ? { batch: first, tokens: second } : { batch: second, tokens: first };
-  }
-
-  #callExtents(query: Shape, key: Shape): CallExtents {
-    const { numHeads: heads, headDim: width } = this.config;
-    const { batch, tokens: queries } = this.#extents(query);
-    return { batch, heads, queries, keys: this.#extents(key).tokens, width };
   }
 
   #outputShapes(query: Shape, keys: number, skipsOutProj: boolean) {

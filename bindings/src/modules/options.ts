@@ -7,7 +7,7 @@ import { checkFlag, type Names, checkNames, checkNumber, checkOptions, plain, wi
 import { coreOf } from '../runtime/tensor.js';
 import type { ForwardOptions, HeadTools, ModuleBackwardOptions, ModuleOptions, ModuleReturn, Shape, StepOptions, Tensor } from '../types/index.js';
 import type { Int32, Uint32 } from '../types/wire.js';
-import { takeTrace, traceBits } from './trace.js';
+import { takeTraces, type Trace, traceBits } from './trace.js';
 
 const toolNames = { scales: plain, skipOutProj: plain, temperature: plain, scaleByEmbedDim: plain } satisfies Names<HeadTools>;
 
@@ -87,7 +87,7 @@ interface ModuleShapes {
 
 interface Result {
   output: Tensor;
-  trace: ReturnType<typeof takeTrace> | undefined;
+  trace: Trace | undefined;
   weights?: Tensor;
   meanWeights?: Tensor;
 }
@@ -120,7 +120,7 @@ export function runModule(runtime: Runtime, operands: Operands, { options, shape
   operands.run(run);
   return operands.disposable({
     output: out,
-    trace: options.trace ? takeTrace(runtime) : undefined,
+    trace: options.trace ? takeTraces(runtime)[0] : undefined,
     ...(weights && { weights }),
     ...(meanWeights && { meanWeights }),
   });

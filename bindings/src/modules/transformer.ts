@@ -14,7 +14,7 @@ import type { TransformerCache, TransformerConfig, TransformerOptions, Transform
 import type { TransformerStepOptions } from '../types/index.js';
 import type { Count, Int32, Whole64 } from '../types/wire.js';
 import { type BorrowedModule, CoreModule } from './core_module.js';
-import { forwardNames, moduleOptions, notInStep, stepNames } from './options.js';
+import { forwardNames, notInStep, stepNames } from './options.js';
 import { takeTraces, traceBits } from './trace.js';
 import { type CheckedModelConfig, checkModelConfig, modelRecord, namesCode, toLoad } from './transformer_config.js';
 
@@ -130,9 +130,8 @@ export class WasmTransformer extends CoreModule implements Transformer {
       if (!Number.isInteger(queries)) {
         throw shapeError('tokens', `as many for each of the ${batch} batch entries`, `${span.length}`);
       }
-      const keys = before + queries;
-      const { numHeads: heads, headDim: width, embedDim, numLayers } = config;
-      const record = moduleOptions(options, operands, { batch, heads, queries, keys, width });
+      const { embedDim, numLayers } = config;
+      const record = this.record(options, operands, batch, queries, before + queries);
       const wanted = checkNames(options.return ?? ['logits'], returns, 'return');
       if (options.out !== undefined && !wanted.includes('logits')) {
         throw optionError('out', 'none unless logits are returned', 'one');
