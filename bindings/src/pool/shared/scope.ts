@@ -1,6 +1,7 @@
 // The worker's side of a port, in browsers and Node.
 
 import { type Contents, createLoader } from '../../load/loader.js';
+import { nodeModule } from '../../runtime/text.js';
 import type { Simd } from '../../types/index.js';
 import { sentError } from './errors.js';
 import type { SentError, WorkerReply, WorkerRequest } from './protocol.js';
@@ -10,9 +11,6 @@ interface Scope {
   postMessage(message: unknown, transfer: ArrayBuffer[]): void;
   addEventListener?(type: 'message' | 'messageerror', listener: (event: { data: unknown }) => void): void;
   on?(type: 'message' | 'messageerror', listener: (data: unknown) => void): void;
-}
-interface NodeProcess {
-  getBuiltinModule?(name: 'node:worker_threads'): { parentPort: Scope | null };
 }
 
 /** Runs the tasks of a worker, of type `T`, with its WebAssembly instance. */
@@ -54,10 +52,10 @@ export function serve<Api extends object, T, A>(contents: Contents<Api>, create:
   const load = createLoader<Api>(() => {
     throw new Error('the thread that starts a worker sends it the module');
   }, contents);
-  const { process, WorkerGlobalScope } = globalThis as { process?: NodeProcess; WorkerGlobalScope?: unknown };
-  const nodePort = (): Scope | null | undefined => process?.getBuiltinModule?.('node:worker_threads').parentPort;
   // Deno has browser and Node workers; only browser workers have a WorkerGlobalScope.
-  const port = (WorkerGlobalScope === undefined ? nodePort() : undefined) ?? (globalThis as unknown as Scope);
+  const { WorkerGlobalScope } = globalThis as { WorkerGlobalScope?: unknown };
+  const threads = WorkerGlobalScope === undefined ? nodeModule<{ parentPort: Scope | null }>('node:worker_threads') : undefined;
+  const port = threads?.parentPort ?? (globalThis as unknown as Scope);
   const send = (reply: WorkerReply<A>, transfer: ArrayBuffer[] = []): void => port.postMessage(reply, transfer);
   let isReady = false;
   const created = (api: Api): Runner<T, A> => {
