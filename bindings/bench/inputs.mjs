@@ -22,6 +22,20 @@ export function randomArray(shape, seed) {
   return { shape, data: randomFloats(count, seed) };
 }
 
+/** Swaps the two middle axes of (batch, first, second, width). */
+export function swapMiddle(data, [batch, first, second, width]) {
+  const result = new Float32Array(data.length);
+  for (let b = 0; b < batch; b += 1) {
+    for (let i = 0; i < first; i += 1) {
+      for (let j = 0; j < second; j += 1) {
+        const from = ((b * first + i) * second + j) * width;
+        result.set(data.subarray(from, from + width), ((b * second + j) * first + i) * width);
+      }
+    }
+  }
+  return result;
+}
+
 /** q, k and v as floats. */
 export function inputsOf({ batch, heads, numKvHeads, queries, keys, width }) {
   const ofKeys = [batch, numKvHeads, keys, width];
