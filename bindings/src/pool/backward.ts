@@ -64,8 +64,7 @@ export async function poolAttentionBackward(core: PoolCore, ...given: readonly u
       if (runs <= 1) return whole();
       const call: BackwardCall = { ...numbers, options: withSlopes, wanted };
       const results = gradientsOf(call, wanted);
-      await runPieces(backwardPieces(core, call, results, parts, runs), own, whole);
-      return results;
+      return runPieces<unknown>(backwardPieces(core, call, results, parts, runs), results, own, whole);
     });
   });
 }

@@ -59,10 +59,11 @@ export async function runWhole(
 }
 
 /**
- * Runs all pieces. If a worker reports E_SHAPE or E_OPTION, runs the undivided call `whole`, whose error names the
- * shapes of the call and not of a piece.
+ * Runs all pieces, which write into `results`; a single one as the undivided call `whole`. If a worker reports E_SHAPE or E_OPTION,
+ * runs `whole`, too, whose error names the shapes of the call and not of a piece.
  */
-export async function runPieces(pieces: readonly Piece[], { signal, progress }: CallOptions, whole: () => Promise<unknown>): Promise<void> {
+export async function runPieces<R>(pieces: readonly Piece[], results: R, { signal, progress }: CallOptions, whole: () => Promise<R>): Promise<R> {
+  if (pieces.length <= 1) return whole();
   let done = 0;
   const longestFirst = [...pieces].sort((a, b) => b.work - a.work);
   try {
@@ -72,6 +73,7 @@ export async function runPieces(pieces: readonly Piece[], { signal, progress }: 
         progress?.((done += 1), pieces.length);
       }),
     );
+    return results;
   } catch (error) {
     const code = error instanceof MultiheadError ? error.code : undefined;
     if (code === 'E_SHAPE' || code === 'E_OPTION') await whole();

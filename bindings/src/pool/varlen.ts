@@ -63,9 +63,7 @@ export async function poolAttentionVarlen(
         // An error of a piece would name the shapes of one sequence.
         return whole();
       }
-      if (pieces.length <= 1) return whole();
-      await runPieces(pieces, own, whole);
-      return results;
+      return runPieces(pieces, results, own, whole);
     });
   });
 }

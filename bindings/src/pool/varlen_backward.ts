@@ -50,9 +50,7 @@ export async function poolAttentionVarlenBackward(core: PoolCore, ...given: read
       const call: PackedCall = { tensors, options: withSlopes, wanted, sequences };
       const results = gradientsOf(tensors, wanted);
       const pieces = wanted.includes('dSinks') ? piecesOfHeads(core, call, results) : piecesOfSequences(core, runtime, call, results);
-      if (pieces.length <= 1) return whole();
-      await runPieces(pieces, own, whole);
-      return results;
+      return runPieces<unknown>(pieces, results, own, whole);
     });
   });
 }

@@ -1,8 +1,8 @@
 // Questions to a language model about what its parts do.
 
-import type { EncodeOptions, ModelArray, ModelInput, PassOptions } from './model_input.js';
+import type { AnalysisOptions, EditedOptions, ModelArray, ModelInput } from './model_input.js';
 import type { PlatformAbortSignal } from './platform.js';
-import type { Capture, Edit, Site } from './sites.js';
+import type { Capture, Site } from './sites.js';
 
 /** A token: its id, or a text that is one token of the folder's tokenizer, such as `' Paris'`. */
 export type Token = number | string;
@@ -37,15 +37,6 @@ export type MetricFunction = (logits: Float32Array<ArrayBuffer>, gradient?: Floa
 
 /** A number that tells how a model continues an input. */
 export type Metric = LogitDifference | LogProbability | MeanLogProbability | MetricFunction;
-
-/** Options of all analyses. */
-export interface AnalysisOptions extends PassOptions, EncodeOptions {}
-
-/** Options of analyses that work on a changed model, too. */
-export interface EditedOptions extends AnalysisOptions {
-  /** Changes of values inside the model. Default none. */
-  readonly edits?: readonly Edit[] | undefined;
-}
 
 /** Options of {@link ModelAnalyses.lens}. */
 export interface LensOptions extends EditedOptions {

@@ -160,11 +160,8 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    */
   readonly device?: 'cpu' | 'gpu' | 'auto' | undefined;
   /**
-   * Makes a new worker each time that one is needed; only with `workers`. Use it where the Content-Security-Policy
-   * requires Trusted Types, or where a bundler or Electron starts workers in another way. The worker must run the script
-   * `multihead/models_worker.js` of the package, which is both a module and a classic script; another script never
-   * answers, and `openModel` waits until its `signal` is aborted. If the function throws, the model lives on the calling
-   * thread. Default: the package starts its script.
+   * As {@link PoolOptions.worker}, only with `workers`, and for `openModel`: its script is `multihead/models_worker.js`. If the function
+   * throws, the model lives on the calling thread.
    */
   readonly worker?: (() => PoolWorker) | undefined;
 }
