@@ -69,11 +69,10 @@ export function loadStateDict(runtime: Runtime, given: unknown, operands: Operan
   });
   // An error of readParameter() would end the instance.
   for (const [, tensor] of read) tensor.numbers();
-  push(
-    runtime,
-    operands,
-    read.map(([name, { dtype, shape }], index) => [name, { address: checkCount(index + 1, 'stateDict'), dtype, shape }]),
+  const keyed = read.map(
+    ([name, { dtype, shape }], index) => [name, { address: checkCount(index + 1, 'stateDict'), dtype, shape }] as [string, Operand],
   );
+  push(runtime, operands, keyed);
   reading = { heap: runtime.heap, tensors: read.map(([, tensor]) => tensor) };
   try {
     operands.run(load);
@@ -83,6 +82,5 @@ export function loadStateDict(runtime: Runtime, given: unknown, operands: Operan
 }
 
 /** Copies of the parameters that the last call listed. */
-export function takeStateDict(runtime: Runtime): Record<string, PlainTensor> {
-  return Object.fromEntries(takeListed(runtime).map(({ name, shape, data }) => [name, { shape, data }]));
-}
+export const takeStateDict = (runtime: Runtime): Record<string, PlainTensor> =>
+  Object.fromEntries(takeListed(runtime).map(({ name, shape, data }) => [name, { shape, data }]));

@@ -58,21 +58,26 @@ export async function runWhole(
   return value;
 }
 
+/** Sends all tasks, and tells how many are done. */
+export async function runAll(runs: readonly Piece['run'][], { signal, progress }: CallOptions): Promise<void> {
+  let done = 0;
+  await Promise.all(
+    runs.map(async (run) => {
+      await run(signal);
+      progress?.((done += 1), runs.length);
+    }),
+  );
+}
+
 /**
  * Runs all pieces, which write into `results`; a single one as the undivided call `whole`. If a worker reports E_SHAPE or E_OPTION,
  * runs `whole`, too, whose error names the shapes of the call and not of a piece.
  */
-export async function runPieces<R>(pieces: readonly Piece[], results: R, { signal, progress }: CallOptions, whole: () => Promise<R>): Promise<R> {
+export async function runPieces<R>(pieces: readonly Piece[], results: R, own: CallOptions, whole: () => Promise<R>): Promise<R> {
   if (pieces.length <= 1) return whole();
-  let done = 0;
-  const longestFirst = [...pieces].sort((a, b) => b.work - a.work);
+  const longestFirst = [...pieces].sort((a, b) => b.work - a.work).map(({ run }) => run);
   try {
-    await Promise.all(
-      longestFirst.map(async (piece) => {
-        await piece.run(signal);
-        progress?.((done += 1), pieces.length);
-      }),
-    );
+    await runAll(longestFirst, own);
     return results;
   } catch (error) {
     const code = error instanceof MultiheadError ? error.code : undefined;

@@ -30,9 +30,8 @@ export function sequencesOf(
   return { cuQ, cuK, count: cuQ.length - 1 };
 }
 
-function isCumulative(cu: Int32Array, end: number | undefined): boolean {
-  return cu[0] === 0 && cu.at(-1) === end && cu.every((each, s) => s === 0 || each >= (cu[s - 1] as number));
-}
+const isCumulative = (cu: Int32Array, end: number | undefined): boolean =>
+  cu[0] === 0 && cu.at(-1) === end && cu.every((each, s) => s === 0 || each >= (cu[s - 1] as number));
 
 /** Row range of the sequences first … end − 1. */
 export const rowsOf = (cu: Int32Array, first: number, end = first + 1): Range => [cu[first] as number, cu[end] as number];

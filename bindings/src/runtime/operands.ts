@@ -299,9 +299,8 @@ function readPlain(value: unknown, argument: string): PlainParts {
   throw optionError(argument, 'a tensor or { data: typed array, shape }', describeData(value) + why);
 }
 
-function wrongDtype(argument: string, wanted: readonly DType[], got: DType): MultiheadError {
-  return optionError(argument, `a tensor of dtype ${wanted.map((dtype) => `"${dtype}"`).join(' or ')}`, `"${got}"`);
-}
+const wrongDtype = (argument: string, wanted: readonly DType[], got: DType): MultiheadError =>
+  optionError(argument, `a tensor of dtype ${wanted.map((dtype) => `"${dtype}"`).join(' or ')}`, `"${got}"`);
 
 /** Reads the tensors that the last call listed, and releases the core's list. */
 export function readListed<T>({ raw, args }: Runtime, read: (tensor: ListedTensor) => T): T[] {

@@ -62,15 +62,9 @@ export class CoreAnalyses {
       const inputs = inputsOf(runtime, operands, this.#model.info, batch, headScales);
       const edits = editSpan(runtime, operands, batch.edits);
       const made = logits && output(operands, logits);
-      wire.modelLens(
-        runtime.args,
-        inputs,
-        edits,
-        operands.span(Int32Array.from(layers), 'i32', 'layers'),
-        top,
-        operands.span(Int32Array.from(tokens), 'i32', 'tokens'),
-        made,
-      );
+      const read = operands.span(Int32Array.from(layers), 'i32', 'layers');
+      const ranked = operands.span(Int32Array.from(tokens), 'i32', 'tokens');
+      wire.modelLens(runtime.args, inputs, edits, read, top, ranked, made);
       operands.run(() => runtime.raw.modelLens(handle));
       return { ...wire.readLensRows(runtime.args.results()), logits: made && copied(runtime, made) };
     });
@@ -78,11 +72,8 @@ export class CoreAnalyses {
 
   logProbabilities({ batch, headScales }: Input): Pick<wire.LensRows, 'probabilities' | 'ranks'> {
     return this.#model.within((operands, runtime, handle) => {
-      wire.modelLogProbabilities(
-        runtime.args,
-        inputsOf(runtime, operands, this.#model.info, batch, headScales),
-        editSpan(runtime, operands, batch.edits),
-      );
+      const inputs = inputsOf(runtime, operands, this.#model.info, batch, headScales);
+      wire.modelLogProbabilities(runtime.args, inputs, editSpan(runtime, operands, batch.edits));
       operands.run(() => runtime.raw.modelLogProbabilities(handle));
       return wire.readLensRows(runtime.args.results());
     });
@@ -176,13 +167,8 @@ export class Sweep implements AnalysisSweep {
     return model.within((operands, runtime, handle) => {
       const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
       wire.patchSweep(runtime.args, clean, corrupt, metricOf(operands, metric), site, by);
-      return new Sweep(
-        model,
-        runtime,
-        operands.make(() => runtime.raw.patchSweepCreate(handle)),
-        inputs[0].batch.tokens,
-        metric,
-      );
+      const made = operands.make(() => runtime.raw.patchSweepCreate(handle));
+      return new Sweep(model, runtime, made, inputs[0].batch.tokens, metric);
     });
   }
 
@@ -202,13 +188,8 @@ export class Sweep implements AnalysisSweep {
       const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
       const lengths = [lengthsOf(texts), lengthsOf(sources)].map((list) => ints(operands, list, 'texts')) as [Span<'i32'>, Span<'i32'>];
       wire.ablationSweep(runtime.args, inputs, ...lengths, metricOf(operands, metric), ablation, site);
-      return new Sweep(
-        model,
-        runtime,
-        operands.make(() => runtime.raw.ablationSweepCreate(handle)),
-        Math.max(...texts.map(({ length }) => length)),
-        metric,
-      );
+      const made = operands.make(() => runtime.raw.ablationSweepCreate(handle));
+      return new Sweep(model, runtime, made, Math.max(...texts.map(({ length }) => length)), metric);
     });
   }
 

@@ -170,6 +170,4 @@ export function runPart(runtime: Runtime, part: PartCall, taskBuffer: ArrayBuffe
   });
 }
 
-function floatsOf(bytes: Uint8Array): Float32Array {
-  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
-}
+const floatsOf = (bytes: Uint8Array): Float32Array => new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
