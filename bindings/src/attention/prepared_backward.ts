@@ -37,19 +37,12 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
   constructor(runtime: Runtime, given: PrepareBackwardOptions) {
     const options = readOptions(given, optionNames, 'prepareBackward', elsewhere);
     const extents = preparedExtents(options);
-    const { shapes, dtypes } = extents;
-    const { dOutDtype = dtypes.out, out: into = {} } = options;
+    const { shapes, tensors } = extents;
+    const { dOutDtype = tensors.out.dtype, out: into = {} } = options;
     checkChoice(dOutDtype, floatDTypes, 'dOutDtype');
     checkOptions(into, outNames, 'out', { dQ: 'it is given to run()', dK: 'it is given to run()', dV: 'it is given to run()' });
     const wanted = wantedGradients(options);
-    const inputs = {
-      q: { dtype: dtypes.q, shape: shapes.q },
-      k: { dtype: dtypes.kv, shape: shapes.k },
-      v: { dtype: dtypes.kv, shape: shapes.v },
-      out: { dtype: dtypes.out, shape: shapes.out },
-      lse: { dtype: 'f32', shape: shapes.lse },
-      dOut: { dtype: dOutDtype, shape: shapes.out },
-    } as const;
+    const inputs = { ...tensors, dOut: { dtype: dOutDtype, shape: shapes.out } };
     const outputs: Partial<Record<OutputName, Wanted<'f32'>>> = {};
     if (wanted.includes('dQ')) outputs.dQ = { dtype: 'f32', shape: shapes.q };
     if (wanted.includes('dK')) outputs.dK = { dtype: 'f32', shape: shapes.k };
