@@ -4,6 +4,7 @@
 //                                      enumerations of wire.inc
 //     src/generated/trainer_tables.ts  the names, axes and messages that multihead/core does not need, but multihead/models
 //     src/generated/module_tables.ts   those that neither of them needs
+//     src/generated/trace_names.ts     steps of traces, from src/nn/attention/tracer.cc
 //     src/generated/file_kinds.ts      files in place of safetensors files, from src/nn/io/file_kinds.inc
 //     src/generated/stored_types.ts    types of tensors in GGUF files, from src/models/stored_types.inc
 //     src/generated/folder_files.ts    the rules of a model's folder, from src/models/io/folder_files.inc
@@ -31,6 +32,7 @@ const [wireText, gpuWireText] = wireOf();
 writeIfChanged('src/generated/wire.ts', wireText);
 writeIfChanged('src/generated/gpu_wire.ts', gpuWireText);
 writeIfChanged('src/generated/kernels.ts', kernelsOf(read('../src/webgpu/kernels.inc'), read('../src/webgpu/params.inc')));
+writeIfChanged('src/generated/trace_names.ts', traceNamesOf(read('../src/nn/attention/tracer.cc')));
 writeIfChanged('src/generated/file_kinds.ts', fileKindsOf(read('../src/nn/io/file_kinds.inc')));
 writeIfChanged('src/generated/stored_types.ts', storedTypesOf(read('../src/models/stored_types.inc')));
 writeIfChanged('src/generated/folder_files.ts', folderFilesOf(read('../src/models/io/folder_files.inc')));
@@ -80,6 +82,14 @@ function rowsOfTable(source, macro) {
 
 function pairsOf(comment, name, rows) {
   return [`/** ${comment} */`, `export const ${name} = ${JSON.stringify(rows, null, 2)} as const;\n`];
+}
+
+function traceNamesOf(source) {
+  const names = /kNames\[\] = \{([^}]*)\}/.exec(source)[1].match(/\w+/g);
+  const inJavaScript = names.map((name) => (name === 'per_head_output' ? 'headShares' : memberInJavaScript(name)));
+  return ['// Made by tables.mjs out of src/nn/attention/tracer.cc.\n', ...pairsOf('In the order of the core.', 'traceNames', inJavaScript)].join(
+    '\n',
+  );
 }
 
 function fileKindsOf(source) {

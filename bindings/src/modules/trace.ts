@@ -1,36 +1,12 @@
 // Traces: reads which steps a call requests, and copies the steps that the core lists, under JavaScript names.
 
+import { traceNames } from '../generated/trace_names.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
 import { readListed, type Runtime } from '../runtime/operands.js';
 import { checkNames } from '../runtime/options.js';
 import { elements } from '../runtime/shape.js';
 import type { TraceName, TraceStep } from '../types/index.js';
 import type { Uint32 } from '../types/wire.js';
-
-/** Names in the order of multihead::trace_names(). */
-export const traceNames: readonly TraceName[] = [
-  'x',
-  'xKey',
-  'xValue',
-  'qLatent',
-  'kvLatent',
-  'kRope',
-  'q',
-  'k',
-  'v',
-  'qHeads',
-  'kHeads',
-  'vHeads',
-  'scores',
-  'scaledScores',
-  'maskedScores',
-  'weights',
-  'latentOut',
-  'headsOut',
-  'merged',
-  'headShares',
-  'output',
-];
 
 /** The JavaScript name of a step of the core: "xKey" for "x_key". */
 const nameOf = (step: string): TraceName =>
