@@ -1,7 +1,7 @@
 // multihead lens, patch, ablate and attribute: what the parts of a language model do, in numbers and as a chart.
 
 import { printable } from '../runtime/text.js';
-import type { Metric, Model, ModelInfo, ModelInput, Site, Token } from '../types/models.js';
+import type { Metric, Model, ModelInfo, ModelInput, PairResults, PartResults, Site, Token } from '../types/models.js';
 import { chart as chartOption, choice, count, flag, lists, number, numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
 import { type Grid, gridSvg } from './grid_chart.js';
 import { rowOf, showLine, writeChart } from './output.js';
@@ -75,14 +75,8 @@ function sweeping<T>(
   return interrupt.during(() => run({ signal: interrupt.signal, onProgress })).finally(() => showLine(messages, ''));
 }
 
-/** A result for each part of each layer. */
-interface Found {
-  readonly clean: number;
-  readonly corrupt?: number;
-  readonly values: { readonly shape: readonly number[]; readonly data: Float32Array };
-  /** True if values are changes of the metric already. */
-  readonly changes: boolean;
-}
+/** `changes`: true if values are changes of the metric already. */
+type Found = PartResults & Partial<PairResults> & { readonly changes: boolean };
 
 async function show(
   { model, description }: Opened,

@@ -5,9 +5,9 @@ import type * as wire from '../generated/wire.js';
 import { noSpan, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkFlag, type Names, checkNames, checkNumber, checkOptions, plain, without } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
-import type { ForwardOptions, HeadTools, ModuleBackwardOptions, ModuleOptions, ModuleReturn, Shape, StepOptions, Tensor } from '../types/index.js';
+import type { ForwardOptions, HeadTools, ModuleBackwardOptions, ModuleOptions, ModuleReturn, Shape, StepOptions } from '../types/index.js';
 import type { Int32, Uint32 } from '../types/wire.js';
-import { takeTraces, type Trace, traceBits } from './trace.js';
+import { takeTraces, traceBits } from './trace.js';
 
 const toolNames = { scales: plain, skipOutProj: plain, temperature: plain, scaleByEmbedDim: plain } satisfies Names<HeadTools>;
 
@@ -78,26 +78,12 @@ export function moduleOptions(options: Omit<ForwardOptions, 'return'>, operands:
   };
 }
 
-interface ModuleShapes {
-  readonly out: Shape;
-  /** (B, H, N_q, N), or (H, N_q, N) for a call without a batch. */
-  readonly weights: Shape;
-  readonly meanWeights: Shape;
-}
-
-interface Result {
-  output: Tensor;
-  trace: Trace | undefined;
-  weights?: Tensor;
-  meanWeights?: Tensor;
-}
-
 const moduleReturns: readonly ModuleReturn[] = ['weights', 'meanWeights'];
 
 interface ModuleCall {
   readonly options: ModuleOptions;
-  readonly shapes: ModuleShapes;
-  /** Writes the arguments of the call. */
+  /** `weights`: (B, H, N_q, N), or (H, N_q, N) for a call without a batch. */
+  readonly shapes: Readonly<Record<'out' | ModuleReturn, Shape>>;
   write(outputs: wire.MultiHeadAttentionOutputs, steps: Uint32): void;
   run(): Int32;
 }
@@ -106,17 +92,12 @@ interface ModuleCall {
  * Runs the call. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`,
  * `E_MEMORY`.
  */
-export function runModule(runtime: Runtime, operands: Operands, { options, shapes, write, run }: ModuleCall): Result {
+export function runModule(runtime: Runtime, operands: Operands, { options, shapes, write, run }: ModuleCall) {
   const wanted = checkNames(options.return ?? [], moduleReturns, 'return');
   const bits = traceBits(options.trace);
   const out = operands.output(shapes.out, 'f32', 'out', options.out);
   const [weights, meanWeights] = moduleReturns.map((name) => (wanted.includes(name) ? operands.output(shapes[name], 'f32', name) : undefined));
-  const outputs = {
-    out: coreOf(out),
-    weights: coreOf(weights),
-    meanWeights: coreOf(meanWeights),
-  };
-  write(outputs, bits);
+  write({ out: coreOf(out), weights: coreOf(weights), meanWeights: coreOf(meanWeights) }, bits);
   operands.run(run);
   return operands.disposable({
     output: out,

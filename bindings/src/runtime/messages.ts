@@ -2,20 +2,13 @@
 
 import { coreTables, dtypes, type ErrorTables } from '../generated/tables.js';
 import type { CoreError } from '../generated/wire.js';
+import type { MultiheadErrorParts } from './errors.js';
 import { formatShape, rankAdvice } from './shape.js';
 
 const dtypeNames = Object.keys(dtypes);
 
-/** The texts of an error; without a `message`, the others make it. */
-interface Sentences {
-  argument: string;
-  expected: string;
-  got: string;
-  message?: string;
-}
-
-/** `more`: the message texts that multihead/core does not contain. */
-export function sentencesOf(error: CoreError, more: readonly ErrorTables[]): Sentences {
+/** The texts of an error. `more`: those that multihead/core does not contain. */
+export function sentencesOf(error: CoreError, more: readonly ErrorTables[]): MultiheadErrorParts {
   const { text, real, shape, given } = error;
   const textOf = (table: keyof ErrorTables, at: number): string => [coreTables, ...more].map((part) => part[table][at]).find(Boolean) ?? '';
   const [expected = '', got = '', sentence = ''] = [0, 1, 2].map((part) => textOf('messages', 3 * error.message + part));

@@ -131,9 +131,7 @@ export function madeBy(make: unknown): StartWorker {
 /** `file` is an absolute path or a file: URL. */
 export type WorkerScript = { readonly file: string } | { readonly text: string };
 
-interface NodeThreads {
-  readonly Worker: new (script: string | URL, options: { eval: boolean }) => NodeWorker;
-}
+type NodeThreads = { readonly Worker: new (script: string | URL, options: { eval: boolean }) => NodeWorker };
 
 /** The blob: address of the script text. All pools share it, because it is never revoked. */
 let blob: string | undefined;
