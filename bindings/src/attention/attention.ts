@@ -34,11 +34,7 @@ export function attention<R extends readonly AttentionReturn[], O extends FloatD
   });
 }
 
-interface Axes {
-  readonly q: string;
-  readonly k: string;
-  readonly v: string;
-}
+type Axes = Readonly<Record<'q' | 'k' | 'v', string>>;
 const axes: Axes = { q: '(B, H_q, N_q, d_k)', k: '(B, H_kv, N_k, d_k)', v: '(B, H_kv, N_k, d_v)' };
 
 /** Reads q, k and v and checks the number of axes. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */

@@ -87,13 +87,8 @@ export const lists = (help: string): Option<readonly (readonly number[])[]> => (
 /** The name of an option on the command line: --top-k of topK. */
 export const flagOf = (name: string): string => `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 
-export interface Parsed<O extends Options> {
-  readonly values: Values<O>;
-  readonly positionals: readonly string[];
-}
-
 /** Reads arguments. Throws UsageError. */
-export function parse<const O extends Options>(args: readonly string[], options: O): Parsed<O> {
+export function parse<const O extends Options>(args: readonly string[], options: O) {
   const byFlag = new Map(Object.entries(options).map(([name, option]) => [flagOf(name).slice(2), { name, option }]));
   const types = [...byFlag].map(([name, { option }]) => [name, { type: option.placeholder === '' ? 'boolean' : 'string' }] as const);
   // The errors of `strict` span several lines. Without it, tokens tell wrong options.

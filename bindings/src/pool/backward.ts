@@ -20,17 +20,12 @@ import { cutEvenly, type Range, tilesOf } from './shared/parts.js';
 import { callUncopied, nowhere, operandAt } from './shared/uncopied.js';
 import { sliceOf, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
+import type { CallTensors } from './worker/part.js';
 
-/** The tensors of a call that all parts need. */
-export interface BackwardTensors {
-  readonly q: ReadTensor<FloatDType>;
-  readonly k: ReadTensor<FloatDType>;
-  readonly v: ReadTensor<FloatDType>;
+export interface BackwardTensors extends CallTensors {
   readonly out: ReadTensor<FloatDType>;
   readonly lse: ReadTensor<'f32'>;
   readonly dOut: ReadTensor<FloatDType>;
-  readonly mask?: ReadTensor<'bool'>;
-  readonly bias?: ReadTensor<'f32'>;
 }
 
 type NumbersOf<T> = { readonly [N in keyof T]: T[N] extends ReadTensor<infer D extends DType> | undefined ? Numbers<D> : never };

@@ -17,12 +17,6 @@ import { firstResult, sharedBlockBytes, type TeamCall } from './shared/team.js';
 import type { TransferredOperands } from './transfer.js';
 import { type Grace, type PoolWorker, type Work, Workers } from './workers.js';
 
-/** A worker's result of one task. */
-export interface Done {
-  readonly value: unknown;
-  readonly taskBuffer: ArrayBufferLike | undefined;
-}
-
 /** A task and its destination. */
 interface Sent {
   readonly task: Task;
@@ -145,7 +139,11 @@ export class PoolCore {
   }
 
   /** Sends a task. The promise settles even if its worker dies or the pool is disposed. */
-  send(name: string, { task, transfer, transferred, worker, team }: Sent, signal: AbortSignal | undefined): Promise<Done> {
+  send(
+    name: string,
+    { task, transfer, transferred, worker, team }: Sent,
+    signal: AbortSignal | undefined,
+  ): Promise<{ value: unknown; taskBuffer: ArrayBufferLike | undefined }> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(abortedError(signal, name));
       const settled = whenAborted(signal, () => {

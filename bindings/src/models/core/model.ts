@@ -34,13 +34,6 @@ function readInfo(runtime: Runtime, handle: Int32): OwnInfo {
   return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules), generation: { ...defaults, earlyStopping } };
 }
 
-interface StoredTensor {
-  readonly name: string;
-  readonly shape: Extents;
-  readonly dtype: FloatDType | 'int8';
-  readonly address: number;
-}
-
 export class CoreModel extends CoreObject implements ModelEngine {
   readonly info: ModelInfo;
   readonly encoder: CoreModel | undefined;
@@ -117,7 +110,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
   }
 
   /** The tensors of the model's files; with `areAsInMemory` in their types and shapes in memory: rows of int8 and int4 are bytes. */
-  tensors(areAsInMemory = false): StoredTensor[] {
+  tensors(areAsInMemory = false) {
     return this.within((operands, runtime, handle) => {
       operands.run(() => runtime.raw.modelTensors(handle, areAsInMemory));
       return readListed(runtime, ({ name, shape, dtype, address }) => ({
@@ -128,7 +121,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
   }
 
   /** The bytes of rows of int8 or int4. */
-  rows({ name, address, shape }: StoredTensor): Uint8Array<ArrayBuffer> {
+  rows({ name, address, shape }: { readonly name: string; readonly address: number; readonly shape: Extents }): Uint8Array<ArrayBuffer> {
     return this.within((_, { heap }) => onJavaScriptHeap(elements(shape), name, () => new Uint8Array(heap.buffer, address, elements(shape)).slice()));
   }
 

@@ -18,7 +18,8 @@ import { resultRuns } from '../shared/parts.js';
 import type { OutputSpec, PartCall, Place } from '../shared/protocol.js';
 import { callUncopied, nowhere, operandAt } from '../shared/uncopied.js';
 
-interface CallTensors {
+/** The tensors of a call that all parts need. */
+export interface CallTensors {
   readonly q: ReadTensor<FloatDType>;
   readonly k: ReadTensor<FloatDType>;
   readonly v: ReadTensor<FloatDType>;
