@@ -107,16 +107,10 @@ function maskOptionsOnce(shape, mask) {
 export function visiblePairs(shape, mask) {
   const { queries, keys } = shape;
   const stride = strideOf(mask);
-  if (stride) return queries * pairsSeen(keys, stride);
+  if (stride) return queries * Array.from({ length: keys }, (_, j) => Math.floor(j / BLOCK_KEYS) % stride === 0).filter(Boolean).length;
   if (mask === 'padding' || mask === 'lengths') return queries * keptOf(shape);
   if (mask === 'window') {
     return Array.from({ length: queries }, (_, i) => Math.min(i, WINDOW_LEFT) + 1).reduce((a, b) => a + b);
   }
   return queries * keys * (isCausal(mask) ? 0.5 : 1);
-}
-
-function pairsSeen(keys, stride) {
-  let seen = 0;
-  for (let j = 0; j < keys; j += 1) if (Math.floor(j / BLOCK_KEYS) % stride === 0) seen += 1;
-  return seen;
 }

@@ -128,7 +128,10 @@ export abstract class CoreTrainer extends CoreObject {
     const { runtime } = this;
     call(runtime, (operands) => {
       pushStateDict(runtime, dict, operands, (copies) => {
-        for (const kept of this.#kept) checkKept(kept, firstNumber(copies.get(kept.tensor), runtime));
+        for (const { tensor, option, value, shown } of this.#kept) {
+          const found = firstNumber(copies.get(tensor), runtime) ?? value; // a state without the option passes
+          if (found !== value) throw optionError(option, `${shown(found)}, as in the state`, shown(value));
+        }
       });
       operands.run(() => runtime.raw.trainerLoad(this.#trainer));
     });
@@ -139,12 +142,6 @@ export abstract class CoreTrainer extends CoreObject {
     const { runtime } = this;
     call(runtime, (operands) => operands.run(() => run(runtime.raw)));
   }
-}
-
-/** Compares `found`, the number in the state, with the option. A state without the option passes. Throws `E_OPTION`. */
-function checkKept({ option, value, shown }: KeptOption, found: number | undefined): void {
-  if (found === undefined || found === value) return;
-  throw optionError(option, `${shown(found)}, as in the state`, shown(value));
 }
 
 /** Reads the first number of a tensor in the core's memory; undefined if it has none. */
