@@ -27,9 +27,8 @@ export function attention<R extends readonly AttentionReturn[], O extends FloatD
     const shapes = outputShapes(extents, valueDim);
     const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
     pushCaptures(runtime, outputs, operands);
-    const { args, raw } = runtime;
-    wire.attention(args, query, key, value, masking, outputs.record);
-    operands.run(() => raw._multihead_attention());
+    wire.attention(runtime.args, query, key, value, masking, outputs.record);
+    operands.run((raw) => raw._multihead_attention());
     return outputs.result as AttentionResult<R, O, C>;
   });
 }

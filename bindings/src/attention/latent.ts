@@ -61,9 +61,8 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
     if (outputs.result.out.dtype !== 'f32') {
       throw optionError('out', 'a tensor of dtype "f32"', `"${outputs.result.out.dtype}"`);
     }
-    const { args, raw } = runtime;
-    wire.latentAttention(args, latentForms[form], record, masking, outputs.record);
-    operands.run(() => raw.latentAttention());
+    wire.latentAttention(runtime.args, latentForms[form], record, masking, outputs.record);
+    operands.run((raw) => raw.latentAttention());
     return outputs.result as AttentionResult<R>;
   });
 }

@@ -66,10 +66,10 @@ export function prepareOutputs(options: OutputOptions, returns: readonly Attenti
 }
 
 /** Call this immediately before the call that takes the captures: nothing may fail in between. */
-export function pushCaptures({ args, raw }: Runtime, { captures }: Outputs, operands: Operands): void {
+export function pushCaptures({ args }: Runtime, { captures }: Outputs, operands: Operands): void {
   for (const capture of captures) {
     wire.pushCapture(args, capture);
-    operands.run(() => raw.pushCapture());
+    operands.run((raw) => raw.pushCapture());
   }
 }
 

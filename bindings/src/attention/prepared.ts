@@ -40,7 +40,7 @@ export class WasmPreparedAttention extends PreparedCall implements PreparedAtten
       };
       const { q, k, v } = wanted;
       wire.attention(args, toCome(q), toCome(k), toCome(v), masking, outputs);
-      const handle = operands.make(() => raw.prepare());
+      const handle = operands.make((raw) => raw.prepare());
       return { handle, kvLengths: masking.kvLengths, ...operands.keepInputs() };
     });
     super(runtime, made, shapes, (handle) => raw.preparedRelease(handle));

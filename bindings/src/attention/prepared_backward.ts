@@ -65,7 +65,7 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
       const { q, k, v, out, lse, dOut } = inputs;
       const results = { out: toCome(out), lse: toCome(lse), checkLse: false };
       wire.attentionBackward(args, toCome(q), toCome(k), toCome(v), masking, results, toCome(dOut), record, wholeCall);
-      const handle = operands.make(() => raw.prepareBackward());
+      const handle = operands.make((raw) => raw.prepareBackward());
       return { vectors: names, handle, kvLengths: masking.kvLengths, ...operands.keepInputs() };
     });
     super(runtime, made, shapes, (handle) => raw.preparedBackwardRelease(handle));

@@ -30,9 +30,9 @@ export async function makeTrainer(model: CoreModel, given: ModelTrainerOptions =
   const { moreTables } = model.core;
   if (!moreTables.includes(trainerTables)) moreTables.push(trainerTables);
   return model.within((operands, runtime, handle) => {
-    const { raw, args, heap } = runtime;
+    const { args, heap } = runtime;
     wire.modelTrainer(args, record, chosen === undefined ? noSpan : operands.span(chosen, 'i32', 'layers'));
-    const made = operands.make(() => raw.modelTrainerCreate(handle));
+    const made = operands.make((raw) => raw.modelTrainerCreate(handle));
     const trained = wire.readTrainedModel(args.results());
     const parameters = new SharedParameters(heap, 4 * trained.parameters);
     const shared = chosen === undefined ? [] : model.weights;

@@ -51,12 +51,11 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const record = this.record(options, operands, batch, tokens, keys);
       const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
       const shapes = this.#outputShapes(q.shape, keys + appended, record.skipOutProj);
-      const { args, raw } = runtime;
       return runModule(runtime, operands, {
         options,
         shapes,
-        write: (outputs, steps) => wire.moduleForward(args, { query: q, key: k, value: v }, record, outputs, steps),
-        run: () => raw.moduleForward(this.handle),
+        write: (outputs, steps) => wire.moduleForward(runtime.args, { query: q, key: k, value: v }, record, outputs, steps),
+        run: (raw) => raw.moduleForward(this.handle),
       }) as unknown as ModuleResult<R, T>;
     });
   }
@@ -77,10 +76,9 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const dQuery = operands.output(q.shape, 'f32', 'dQuery');
       const dKey = k && operands.output(k.shape, 'f32', 'dKey');
       const dValue = v && operands.output(v.shape, 'f32', 'dValue');
-      const { args, raw } = runtime;
       const gradients = { dQuery: coreOf(dQuery), dKey: coreOf(dKey), dValue: coreOf(dValue) };
-      wire.moduleBackward(args, { query: q, key: k, value: v }, record, d, gradients);
-      operands.run(() => raw.moduleBackward(this.handle));
+      wire.moduleBackward(runtime.args, { query: q, key: k, value: v }, record, d, gradients);
+      operands.run((raw) => raw.moduleBackward(this.handle));
       const parameters = takeStateDict(runtime);
       return operands.disposable({ dQuery, ...(dKey && { dKey }), ...(dValue && { dValue }), parameters });
     });
@@ -103,12 +101,11 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const keys = before + tokens;
       const record = this.record(options, operands, batch, tokens, keys);
       const shapes = this.#outputShapes(input.shape, keys, record.skipOutProj);
-      const { args, raw } = runtime;
       return runModule(runtime, operands, {
         options,
         shapes,
-        write: (outputs, steps) => wire.moduleStep(args, input, record, outputs, steps),
-        run: () => raw.moduleStep(this.handle, own.handle),
+        write: (outputs, steps) => wire.moduleStep(runtime.args, input, record, outputs, steps),
+        run: (raw) => raw.moduleStep(this.handle, own.handle),
       }) as unknown as ModuleResult<R, T>;
     });
   }

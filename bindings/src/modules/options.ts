@@ -85,7 +85,7 @@ interface ModuleCall {
   /** `weights`: (B, H, N_q, N), or (H, N_q, N) for a call without a batch. */
   readonly shapes: Readonly<Record<'out' | ModuleReturn, Shape>>;
   write(outputs: wire.MultiHeadAttentionOutputs, steps: Uint32): void;
-  run(): Int32;
+  run(raw: Runtime['raw']): Int32;
 }
 
 /**

@@ -23,14 +23,14 @@ function entriesOf(dict: unknown): [name: string, tensor: unknown][] {
 
 const argumentOf = (name: string): string => `stateDict[${quoted(name)}]`;
 
-function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonly [name: string, tensor: Operand][]): void {
+function push({ args, heap }: Runtime, operands: Operands, tensors: readonly [name: string, tensor: Operand][]): void {
   const encoded = tensors.map(([name, tensor]) => ({ name: toUtf8(name), tensor }));
   const longest = encoded.reduce((most, { name }) => Math.max(most, name.length), 0);
   const { address } = operands.temporary(longest, 'stateDict');
   for (const { name, tensor } of encoded) {
     heap.view('bool', address, name.length).set(name);
     wire.pushParameter(args, tensor, { address, length: checkCount(name.length, 'stateDict', 0) });
-    operands.run(() => raw.pushParameter());
+    operands.run((raw) => raw.pushParameter());
   }
 }
 

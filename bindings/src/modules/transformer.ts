@@ -87,10 +87,9 @@ export class WasmTransformer extends CoreModule implements Transformer {
     const options = readOptions(given, initializeNames, 'initialize');
     const record = readSettings(options, initialization);
     const names = namesCode(options.names);
-    const { args, raw } = this.runtime;
     call(this.runtime, (operands) => {
-      wire.initialize(args, record, names);
-      operands.run(() => raw.transformerInitialize(this.handle));
+      wire.initialize(this.runtime.args, record, names);
+      operands.run((raw) => raw.transformerInitialize(this.handle));
       this.replaced(names);
     });
   }

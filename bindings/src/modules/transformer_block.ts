@@ -51,7 +51,6 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     this.takeAll();
     const options = readOptions(given, backwardNames, 'backward', notInBackward);
     const { runtime } = this;
-    const { args, raw } = runtime;
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');
       checkRank(input, '(B, N, embedDim)', 'x');
@@ -59,8 +58,8 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       const [batch = 0, tokens = 0] = input.shape;
       const record = this.record(options, operands, batch, tokens, tokens);
       const dX = operands.output(input.shape, 'f32', 'dX');
-      wire.blockBackward(args, input, record, d, coreOf(dX));
-      operands.run(() => raw.moduleBackward(this.handle));
+      wire.blockBackward(runtime.args, input, record, d, coreOf(dX));
+      operands.run((raw) => raw.moduleBackward(this.handle));
       return operands.disposable({ dX, parameters: takeStateDict(runtime) });
     });
   }

@@ -72,9 +72,9 @@ export function divideBackward(runtime: Runtime, inputs: AttentionBackwardInputs
     const masking = attentionOptions(options, operands, extents);
     const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: masking.bias?.shape ?? [1] };
     const { record, wanted } = uncopiedGradients(options, shapes, extents, operands);
-    const { args, raw } = runtime;
+    const { args } = runtime;
     wire.attentionBackward(args, query, key, value, masking, results, dOut, record, wholeCall);
-    operands.run(() => raw.divideBackward());
+    operands.run((raw) => raw.divideBackward());
     const tensors = operands.tensors() as unknown as BackwardTensors;
     return { parts: wire.readBackwardParts(args.results()), wanted, tensors };
   });

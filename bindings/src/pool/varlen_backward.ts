@@ -62,9 +62,8 @@ function checkCall(runtime: Runtime, inputs: AttentionBackwardInputs, options: V
     const { results, dOut } = readResults(inputs, operands, options.checkLse);
     const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: [1] };
     const { record, wanted } = uncopiedGradients(options, shapes, extents, operands);
-    const { args, raw } = runtime;
-    wire.attentionVarlenBackward(args, query, key, value, cuQ, cuK, masking, results, dOut, record);
-    operands.run(() => raw.checkVarlenBackward());
+    wire.attentionVarlenBackward(runtime.args, query, key, value, cuQ, cuK, masking, results, dOut, record);
+    operands.run((raw) => raw.checkVarlenBackward());
     return { wanted, tensors: operands.tensors() as unknown as BackwardTensors };
   });
 }

@@ -160,15 +160,15 @@ export class Operands {
   }
 
   /** Calls a function of the core that returns a CallStatus; throws the corresponding error. */
-  run(raw: () => Int32): void {
+  run(call: (raw: Runtime['raw']) => Int32): void {
     this.#start();
-    checkStatus(this.#runtime, raw());
+    checkStatus(this.#runtime, call(this.#runtime.raw));
   }
 
   /** Calls a function of the core that returns a handle, or a negated CallStatus; throws the corresponding error. */
-  make(raw: () => Int32): Int32 {
+  make(call: (raw: Runtime['raw']) => Int32): Int32 {
     this.#start();
-    const handle = raw();
+    const handle = call(this.#runtime.raw);
     if (handle <= 0) checkStatus(this.#runtime, -handle);
     return handle;
   }

@@ -133,14 +133,13 @@ export abstract class CoreTrainer extends CoreObject {
           if (found !== value) throw optionError(option, `${shown(found)}, as in the state`, shown(value));
         }
       });
-      operands.run(() => runtime.raw.trainerLoad(this.#trainer));
+      operands.run((raw) => raw.trainerLoad(this.#trainer));
     });
   }
 
   /** Calls the core without arguments in the block. */
   protected simply(run: (raw: Runtime['raw']) => Int32): void {
-    const { runtime } = this;
-    call(runtime, (operands) => operands.run(() => run(runtime.raw)));
+    call(this.runtime, (operands) => operands.run(run));
   }
 }
 

@@ -101,7 +101,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
     const settings = readSettings(options, evaluation);
     return call(runtime, (operands) => {
       wire.evaluation(runtime.args, { ...settings, headScales: this.#scales(options.headScales, operands) });
-      return this.#readResult(() => operands.run(() => runtime.raw.experimentEvaluate(this.handle)), wire.readEvaluation);
+      return this.#readResult(() => operands.run((raw) => raw.experimentEvaluate(this.handle)), wire.readEvaluation);
     });
   }
 
@@ -156,7 +156,7 @@ function create(runtime: Runtime, options: CheckedOptions): Int32 {
       seed: seedWords(options.seed, 'seed'),
       positions: positionKinds[options.positions],
     });
-    return operands.make(() => runtime.raw.experimentCreate());
+    return operands.make((raw) => raw.experimentCreate());
   });
 }
 

@@ -42,10 +42,9 @@ export class WasmTrainer extends StepTrainer<TrainerStepOptions> implements Trai
     const record = trainerRecord(readOptions(given, trainerNames, 'trainer'));
     const own = ownModel(model, runtime.heap);
     const { parameters } = own;
-    const { args, raw } = runtime;
     const handle = call(runtime, (operands) => {
-      wire.trainerOptions(args, record);
-      return operands.make(() => raw.trainerCreate(own.handle));
+      wire.trainerOptions(runtime.args, record);
+      return operands.make((raw) => raw.trainerCreate(own.handle));
     });
     super(runtime, handle, parameters, callsOf(runtime, handle, own, parameters));
     Object.freeze(this);

@@ -19,14 +19,13 @@ class SearchMemory {
   #edits: readonly Block[] = [];
 
   constructor(runtime: Runtime, model: Int32, { numLayers, numHeads }: ModelInfo, settings: GenerationSettings, live: Set<{ dispose(): void }>) {
-    const { raw, args } = runtime;
     const { count, lengthPenalty, earlyStopping, stops, most } = settings.beams as BeamSettings;
     this.#runtime = runtime;
     this.#live = live;
     this.handle = call(runtime, (operands) => {
       const isDecoder = settings.source !== undefined;
       wire.beamSearch(
-        args,
+        runtime.args,
         ints(operands, settings.source ?? settings.prompt, 'prompt'),
         ints(operands, isDecoder ? settings.prompt : new Int32Array(), 'decoderInput'),
         ints(operands, stops, 'stop'),
@@ -41,7 +40,7 @@ class SearchMemory {
         editSpan(runtime, operands, settings.sourceEdits),
         numberSpan(operands, runtime, settings.rules, 'rules'),
       );
-      const made = operands.make(() => raw.beamSearchCreate(model));
+      const made = operands.make((raw) => raw.beamSearchCreate(model));
       this.#edits = operands.keepInputs().copies;
       return made;
     });

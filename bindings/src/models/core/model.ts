@@ -71,7 +71,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
     if (inEncoder && this.encoder !== undefined) return this.encoder.run(whole);
     const { batch, headScales, what, outputs } = whole;
     const { runtime } = this;
-    const { raw, args } = runtime;
+    const { args } = runtime;
     return call(runtime, (operands) => {
       const inputs = inputsOf(runtime, operands, this.info, batch, headScales);
       const edits = editSpan(runtime, operands, batch.edits);
@@ -80,14 +80,14 @@ export class CoreModel extends CoreObject implements ModelEngine {
       const [first, last, logits, pooler, source, ...captured] = made;
       if (what.kind === 'embed') {
         wire.modelEmbed(args, inputs, what.pooling, what.normalize, first);
-        operands.run(() => raw.modelEmbed(this.handle));
+        operands.run((raw) => raw.modelEmbed(this.handle));
       } else if (what.kind === 'attentions') {
         wire.modelAttentions(args, inputs, edits, sourceEdits, what.cross, what.layer, what.head, first);
-        operands.run(() => raw.modelAttentions(this.handle));
+        operands.run((raw) => raw.modelAttentions(this.handle));
       } else {
         const captures = captureSpan(runtime, operands, what.captures ?? [], captured as Operand[]);
         wire.modelForward(args, inputs, edits, sourceEdits, captures, first, last, logits, pooler, source);
-        operands.run(() => raw.modelForward(this.handle));
+        operands.run((raw) => raw.modelForward(this.handle));
       }
       return made.map((each) => each && copied(runtime, each));
     });
@@ -112,7 +112,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
   /** The tensors of the model's files; with `areAsInMemory` in their types and shapes in memory: rows of int8 and int4 are bytes. */
   tensors(areAsInMemory = false) {
     return this.within((operands, runtime, handle) => {
-      operands.run(() => runtime.raw.modelTensors(handle, areAsInMemory));
+      operands.run((raw) => raw.modelTensors(handle, areAsInMemory));
       return readListed(runtime, ({ name, shape, dtype, address }) => ({
         ...{ name, shape: shape as readonly number[] as Extents, address },
         dtype: namesOf(dtypes)[dtype] as FloatDType | 'int8',
@@ -130,7 +130,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
     return this.within((operands, runtime, handle) => {
       const made = output(operands, shape);
       wire.storedTensor(runtime.args, made);
-      operands.run(() => runtime.raw.modelTensor(handle, index as Int32));
+      operands.run((raw) => raw.modelTensor(handle, index as Int32));
       return copied(runtime, made);
     });
   }
@@ -146,7 +146,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
 const encoderOf = (runtime: Runtime, handle: Int32): Int32 =>
   call(runtime, (operands) => {
     runtime.args.begin();
-    return operands.make(() => runtime.raw.modelEncoder(handle));
+    return operands.make((raw) => raw.modelEncoder(handle));
   });
 
 /** The model of an engine on the calling thread. Throws `E_OPTION`, `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
