@@ -96,26 +96,6 @@ export abstract class CoreTrainer extends CoreObject {
   }
 
   stateDict(): Record<string, PlainTensor> {
-    this.assertLive();
-    return this.#state();
-  }
-
-  loadStateDict(dict: StateDict): void {
-    this.assertLive();
-    this.#load(dict);
-  }
-
-  checkpoint(): Uint8Array<ArrayBuffer> {
-    this.assertLive();
-    return writeSafetensors(this.#state());
-  }
-
-  restore(checkpoint: Uint8Array | ArrayBuffer): void {
-    this.assertLive();
-    this.#load(readSafetensors(checkpoint).stateDict);
-  }
-
-  #state(): Record<string, PlainTensor> {
     this.simply((raw) => raw.trainerState(this.#trainer));
     const state = takeStateDict(this.runtime);
     for (const { tensor, value } of this.#kept) {
@@ -124,7 +104,8 @@ export abstract class CoreTrainer extends CoreObject {
     return state;
   }
 
-  #load(dict: StateDict): void {
+  loadStateDict(dict: StateDict): void {
+    this.assertLive();
     const { runtime } = this;
     call(runtime, (operands) => {
       pushStateDict(runtime, dict, operands, (copies) => {
@@ -137,8 +118,18 @@ export abstract class CoreTrainer extends CoreObject {
     });
   }
 
-  /** Calls the core without arguments in the block. */
+  checkpoint(): Uint8Array<ArrayBuffer> {
+    return writeSafetensors(this.stateDict());
+  }
+
+  restore(checkpoint: Uint8Array | ArrayBuffer): void {
+    this.assertLive();
+    this.loadStateDict(readSafetensors(checkpoint).stateDict);
+  }
+
+  /** Calls the core without arguments in the block. Throws `E_DISPOSED`. */
   protected simply(run: (raw: Runtime['raw']) => Int32): void {
+    this.assertLive();
     call(this.runtime, (operands) => operands.run(run));
   }
 }

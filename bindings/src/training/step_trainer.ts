@@ -101,7 +101,6 @@ export abstract class StepTrainer<Options extends BatchOptions> extends CoreTrai
   }
 
   update(): TrainingStep {
-    this.assertLive();
     this.simply((raw) => raw.trainerUpdate(this.handle));
     return wire.readTrainingStep(this.runtime.args.results());
   }
@@ -113,7 +112,6 @@ export abstract class StepTrainer<Options extends BatchOptions> extends CoreTrai
   }
 
   gradients(): Record<string, PlainTensor> {
-    this.assertLive();
     this.simply((raw) => raw.trainerGradients(this.handle));
     return takeStateDict(this.runtime);
   }
