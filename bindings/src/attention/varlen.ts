@@ -81,8 +81,7 @@ export function attentionVarlenBackward<const R extends readonly VarlenGradientN
     // There is no bias, so the core rejects dBias, and any shape will do here.
     const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: [1] };
     const gradients = prepareGradients(options, shapes, extents, operands);
-    const { record } = gradients;
-    wire.attentionVarlenBackward(runtime.args, query, key, value, cuQ, cuK, masking, results, dOut, record);
+    wire.attentionVarlenBackward(runtime.args, query, key, value, cuQ, cuK, masking, results, dOut, gradients.record);
     operands.run((raw) => raw.attentionVarlenBackward());
     return withVectors(gradients, runtime.heap) as VarlenBackwardResult<R>;
   });

@@ -44,7 +44,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
   ): BlockResult<R, T> {
     this.ready();
     const read = readOptions(options, forwardNames, 'forward');
-    return this.#call(x, 0, read, () => this.runtime.raw.moduleForward(this.handle));
+    return this.#call(x, 0, read, (raw) => raw.moduleForward(this.handle));
   }
 
   backward(x: TensorLike, dOut: TensorLike, given: ModuleBackwardOptions = {}): BlockGradients {
@@ -72,15 +72,14 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     this.ready();
     const read = readOptions(options, stepNames, 'step', notInStep);
     const own = ownCache(cache, this.runtime.heap);
-    const run = (): Int32 => this.runtime.raw.moduleStep(this.handle, own.handle);
-    return this.#call(x, own.length(), read, run);
+    return this.#call(x, own.length(), read, (raw) => raw.moduleStep(this.handle, own.handle));
   }
 
   #call<R extends readonly BlockReturn[], T extends TraceOption>(
     x: TensorLike,
     before: number,
     options: BlockOptions<R, T>,
-    run: () => Int32,
+    run: (raw: Runtime['raw']) => Int32,
   ): BlockResult<R, T> {
     const { runtime } = this;
     return call(runtime, (operands) => {

@@ -89,9 +89,8 @@ export function piecesOf(core: PoolCore, { parts, q, k }: DividedCall, options: 
   const [, heads = 0, queries = 0] = q.shape;
   const [, numKvHeads = 0, keys = 0] = k.shape;
   if (parts.heads === 0 || queries === 0) return [];
-  const { leastWork } = core.settings;
   const most = workers * Math.max(1, Math.min(8, Math.ceil(parts.operations / workers / longPiece)));
-  const count = Math.max(1, Math.min(most, Math.floor(parts.operations / leastWork), parts.heads * parts.blocks));
+  const count = Math.max(1, Math.min(most, Math.floor(parts.operations / core.settings.leastWork), parts.heads * parts.blocks));
   return cutIntoPieces(parts, workOfBlocks(parts, { group: heads / numKvHeads, queries }, keys, options), count);
 }
 

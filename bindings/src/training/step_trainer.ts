@@ -34,8 +34,7 @@ export const trainerNames = {
 /** Fills in the defaults of options whose names have been checked. Throws `E_OPTION`. */
 export function trainerRecord(options: TrainerOptions): wire.TrainerOptions {
   const settings = readSettings(options, trainerNames);
-  const { optimizer, decay } = settings;
-  return { ...settings, optimizer: optimizers[optimizer], decay: learningRateDecays[decay] };
+  return { ...settings, optimizer: optimizers[settings.optimizer], decay: learningRateDecays[settings.decay] };
 }
 
 const ownName = { argument: 'trainer', noun: 'a trainer' };
