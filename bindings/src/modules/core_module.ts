@@ -8,8 +8,6 @@ import { bytesPerElement, SharedParameters } from '../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../runtime/operands.js';
 import type { ModuleCacheConfig, PlainTensor } from '../types/index.js';
 import type { Int32 } from '../types/wire.js';
-import type { CheckedConfig } from './config.js';
-import { moduleOptions } from './options.js';
 import { loadStateDict, takeStateDict } from './state_dict.js';
 
 /** A kind of module, and how errors name it. */
@@ -26,7 +24,6 @@ export interface BorrowedModule {
 }
 
 export abstract class CoreModule extends CoreObject {
-  abstract readonly config: Pick<CheckedConfig, 'numHeads' | 'headDim'>;
   readonly #name: ModuleName;
   /**
    * Shared with the cleanup record that the finalizer gets. That record must not reference the module, or the module
@@ -92,12 +89,6 @@ export abstract class CoreModule extends CoreObject {
     if (parameters !== undefined) return parameters;
     const { argument, noun, filling } = this.#name;
     throw optionError(argument, `${noun} with parameters: call ${filling} first`, 'one without');
-  }
-
-  /** Converts the options of a call with these extents: see moduleOptions(). */
-  protected record(options: Parameters<typeof moduleOptions>[0], operands: Operands, batch: number, queries: number, keys: number) {
-    const { numHeads: heads, headDim: width } = this.config;
-    return moduleOptions(options, operands, { batch, heads, queries, keys, width });
   }
 
   /** Throws `E_DISPOSED`, or `E_OPTION` if it has no parameters yet. */

@@ -11,7 +11,7 @@ import type { MultiHeadAttention, MultiHeadAttentionCache, MultiHeadAttentionCon
 import type { TensorLike, TraceOption } from '../types/index.js';
 import { checkConfig, type CheckedConfig, moduleRecord } from './config.js';
 import { CoreModule } from './core_module.js';
-import { backwardNames, forwardNames, notInBackward, notInStep, runModule, stepNames } from './options.js';
+import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, runModule, stepNames } from './options.js';
 import { takeStateDict } from './state_dict.js';
 
 export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAttention {
@@ -46,9 +46,9 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const q = operands.input(inputs.query, ['f32'], 'query');
       const k = operands.optional(inputs.key, ['f32'], 'key');
       const v = operands.optional(inputs.value, ['f32'], 'value');
-      const { batch, tokens } = this.#extents(q.shape);
+      const { batch, tokens: queries } = this.#extents(q.shape);
       const keys = this.#extents((k ?? q).shape).tokens;
-      const record = this.record(options, operands, batch, tokens, keys);
+      const record = moduleOptions(options, operands, config, { batch, queries, keys });
       const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
       const shapes = this.#outputShapes(q.shape, keys + appended, record.skipOutProj);
       return runModule(runtime, operands, {
@@ -71,8 +71,8 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const k = operands.optional(inputs.key, ['f32'], 'key');
       const v = operands.optional(inputs.value, ['f32'], 'value');
       const d = operands.input(dOut, ['f32'], 'dOut');
-      const { batch, tokens } = this.#extents(q.shape);
-      const record = this.record(options, operands, batch, tokens, this.#extents((k ?? q).shape).tokens);
+      const { batch, tokens: queries } = this.#extents(q.shape);
+      const record = moduleOptions(options, operands, this.config, { batch, queries, keys: this.#extents((k ?? q).shape).tokens });
       const dQuery = operands.output(q.shape, 'f32', 'dQuery');
       const dKey = k && operands.output(k.shape, 'f32', 'dKey');
       const dValue = v && operands.output(v.shape, 'f32', 'dValue');
@@ -97,9 +97,9 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
 
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');
-      const { batch, tokens } = this.#extents(input.shape);
-      const keys = before + tokens;
-      const record = this.record(options, operands, batch, tokens, keys);
+      const { batch, tokens: queries } = this.#extents(input.shape);
+      const keys = before + queries;
+      const record = moduleOptions(options, operands, this.config, { batch, queries, keys });
       const shapes = this.#outputShapes(input.shape, keys, record.skipOutProj);
       return runModule(runtime, operands, {
         options,

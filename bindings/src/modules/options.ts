@@ -7,6 +7,7 @@ import { checkFlag, type Names, checkNames, checkNumber, checkOptions, plain, wi
 import { coreOf } from '../runtime/tensor.js';
 import type { ForwardOptions, HeadTools, ModuleBackwardOptions, ModuleOptions, ModuleReturn, Shape, StepOptions } from '../types/index.js';
 import type { Int32, Uint32 } from '../types/wire.js';
+import type { CheckedConfig } from './config.js';
 import { takeTraces, traceBits } from './trace.js';
 
 const toolNames = { scales: plain, skipOutProj: plain, temperature: plain, scaleByEmbedDim: plain } satisfies Names<HeadTools>;
@@ -59,19 +60,24 @@ export const noModuleOptions: Readonly<wire.ModuleOptions> = {
  * Converts the options. The names in `options` have been checked, the names in `options.heads` not. Throws `E_OPTION`,
  * `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`.
  */
-export function moduleOptions(options: Omit<ForwardOptions, 'return'>, operands: Operands, extents: CallExtents): wire.ModuleOptions {
-  const { training = false, dropoutSeed, heads = {} } = options;
-  checkOptions(heads, toolNames, 'heads');
-  const { scales, skipOutProj = false, temperature = 1, scaleByEmbedDim = false } = heads;
+export function moduleOptions(
+  options: Omit<ForwardOptions, 'return'>,
+  operands: Operands,
+  { numHeads: heads, headDim: width }: Pick<CheckedConfig, 'numHeads' | 'headDim'>,
+  { batch, queries, keys }: Pick<CallExtents, 'batch' | 'queries' | 'keys'>,
+): wire.ModuleOptions {
+  const { training = false, dropoutSeed, heads: tools = {} } = options;
+  checkOptions(tools, toolNames, 'heads');
+  const { scales, skipOutProj = false, temperature = 1, scaleByEmbedDim = false } = tools;
   const blocked = (name: 'attnMaskBlocked' | 'keyPaddingBlocked') => operands.optional(options[name], ['bool'], name);
   return {
-    attention: attentionOptions(options, operands, extents),
+    attention: attentionOptions(options, operands, { batch, heads, queries, keys, width }),
     attnMaskBlocked: blocked('attnMaskBlocked'),
     keyPaddingBlocked: blocked('keyPaddingBlocked'),
     keyPaddingBias: operands.optional(options.keyPaddingBias, ['f32'], 'keyPaddingBias'),
     training: checkFlag(training, 'training'),
     dropoutSeed: dropoutSeed === undefined ? noSeed : seedWords(dropoutSeed, 'dropoutSeed'),
-    headScales: scales === undefined ? noSpan : operands.optionalSpan(scales, 'f32', 'heads.scales', extents.heads),
+    headScales: scales === undefined ? noSpan : operands.optionalSpan(scales, 'f32', 'heads.scales', heads),
     skipOutProj: checkFlag(skipOutProj, 'heads.skipOutProj'),
     temperature: checkNumber(temperature, 'heads.temperature'),
     scaleByEmbedDim: checkFlag(scaleByEmbedDim, 'heads.scaleByEmbedDim'),

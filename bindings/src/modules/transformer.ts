@@ -14,7 +14,7 @@ import type { TransformerCache, TransformerConfig, TransformerOptions, Transform
 import type { TransformerStepOptions } from '../types/index.js';
 import type { Count, Int32, Whole64 } from '../types/wire.js';
 import { type BorrowedModule, CoreModule } from './core_module.js';
-import { forwardNames, notInStep, stepNames } from './options.js';
+import { forwardNames, moduleOptions, notInStep, stepNames } from './options.js';
 import { takeTraces, traceBits } from './trace.js';
 import { type CheckedModelConfig, checkModelConfig, modelRecord, namesCode, toLoad } from './transformer_config.js';
 
@@ -125,7 +125,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
         throw shapeError('tokens', `as many for each of the ${batch} batch entries`, `${span.length}`);
       }
       const { embedDim, numLayers } = config;
-      const record = this.record(options, operands, batch, queries, before + queries);
+      const record = moduleOptions(options, operands, config, { batch, queries, keys: before + queries });
       const wanted = checkNames(options.return ?? ['logits'], returns, 'return');
       if (options.out !== undefined && !wanted.includes('logits')) {
         throw optionError('out', 'none unless logits are returned', 'one');

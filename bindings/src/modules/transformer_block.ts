@@ -11,7 +11,7 @@ import type { LoadStateDictOptions, ModuleBackwardOptions, MultiHeadAttentionCac
 import type { TraceOption, TransformerBlock, TransformerBlockConfig } from '../types/index.js';
 import type { Int32 } from '../types/wire.js';
 import { CoreModule } from './core_module.js';
-import { backwardNames, forwardNames, notInBackward, notInStep, stepNames } from './options.js';
+import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, stepNames } from './options.js';
 import { takeStateDict } from './state_dict.js';
 import { takeTraces, traceBits } from './trace.js';
 import { blockRecord, checkBlockConfig, type CheckedBlockConfig, toLoad } from './transformer_config.js';
@@ -55,8 +55,8 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       const input = operands.input(x, ['f32'], 'x');
       checkRank(input, '(B, N, embedDim)', 'x');
       const d = operands.input(dOut, ['f32'], 'dOut');
-      const [batch = 0, tokens = 0] = input.shape;
-      const record = this.record(options, operands, batch, tokens, tokens);
+      const [batch = 0, queries = 0] = input.shape;
+      const record = moduleOptions(options, operands, this.config, { batch, queries, keys: queries });
       const dX = operands.output(input.shape, 'f32', 'dX');
       wire.blockBackward(runtime.args, input, record, d, coreOf(dX));
       operands.run((raw) => raw.moduleBackward(this.handle));
@@ -85,8 +85,8 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');
       checkRank(input, '(B, N, embedDim)', 'x');
-      const [batch = 0, tokens = 0] = input.shape;
-      const record = this.record(options, operands, batch, tokens, before + tokens);
+      const [batch = 0, queries = 0] = input.shape;
+      const record = moduleOptions(options, operands, this.config, { batch, queries, keys: before + queries });
       const wanted = checkNames(options.return ?? [], blockReturns, 'return');
       const bits = traceBits(options.trace);
       const output = operands.output(input.shape, 'f32', 'out', options.out);
