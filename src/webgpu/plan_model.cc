@@ -207,8 +207,19 @@ class ModelPlanner {
     if (!call_.logits) return;
     if (p_.transform.given()) {
       const Rows hidden = builder_.new_rows(count, a_.embedding_width);
-      const Activation activation = a_.family->transform_gelu ? Activation::kGelu : a_.activation;
-      project(x, count, p_.transform, {.norm = norm, .function = function_of(activation)}, hidden);
+      // As the MLPs: f(factor * x) / factor, or f(x) * x.
+      const bool fixed = a_.family->transform_gelu;
+      const float factor = fixed ? 1.0F : a_.activation_factor;
+      uint32_t function =
+          static_cast<uint32_t>(function_of(fixed ? Activation::kGelu : a_.activation));
+      if (!fixed && a_.squares) function += static_cast<uint32_t>(Function::kTimesX);
+      project(x, count, p_.transform,
+              {.norm = norm, .function = static_cast<Function>(function), .factor = factor},
+              hidden);
+      if (factor != 1.0F) {
+        builder_.pointwise(hidden, count, static_cast<uint32_t>(a_.embedding_width),
+                           {.scale = 1.0F / factor}, hidden);
+      }
       norm = {};
       x = builder_.new_rows(count, a_.embedding_width);
       builder_.norm(hidden, count, static_cast<uint32_t>(a_.embedding_width),
