@@ -114,7 +114,7 @@ export function opened(name: string, source: Blob | Response, signal: AbortSigna
       return status === 404 ? missing : { reason: ok && isPage ? pageError(name) : error };
     }
   }
-  const { stream, bytes } = sourceOf(source, signal);
+  const { stream, bytes } = sourceOf(source, signal, name);
   return { bytes, close: async () => stream?.cancel() };
 }
 

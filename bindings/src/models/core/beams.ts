@@ -2,6 +2,7 @@
 
 import * as wire from '../../generated/wire.js';
 import type { Block } from '../../runtime/memory.js';
+import { disposedError } from '../../runtime/errors.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Int32, Int64 } from '../../types/wire.js';
@@ -15,6 +16,7 @@ class SearchMemory {
   readonly #runtime: Runtime;
   readonly #live: Set<{ dispose(): void }>;
   readonly handle: Int32;
+  readonly isLive = (): boolean => this.#live.has(this);
   /** The numbers of the edits, which the search reads. */
   #edits: readonly Block[] = [];
 
@@ -91,6 +93,7 @@ export class CoreBeams implements Generation {
       this.#step();
       if (performance.now() - turn <= mostBusy) continue;
       await nextTask();
+      if (!this.#memory.isLive()) throw disposedError('model', 'a model');
       turn = performance.now();
     }
     return this.#give();
