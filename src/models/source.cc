@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "engine/error/error.h"
 #include "nn/call_memory.h"
@@ -18,11 +17,12 @@ Pass encoder_pass(const Model::Internals& encoder, const ModelInputs& inputs) {
           .end_layer = encoder.info.num_layers};
 }
 
-// The encoder's edits have another name than the decoder's.
+// The encoder's edits have another name than the decoder's. Reads the record: the module of the npm
+// package has no sentences.
 Status named(const Status& status) {
-  const std::string argument = status.argument();
-  if (!argument.starts_with("edits")) return status;
-  return {status.code(), "source_" + argument, status.expected(), status.got()};
+  const Status::Record* const error = status.record();
+  if (error == nullptr || !error->own_argument.starts_with("edits")) return status;
+  return {status.code(), "source_" + error->own_argument, error->own_expected, error->text};
 }
 
 }  // namespace
