@@ -314,6 +314,8 @@ describe.each(builds)('openModel, %s', (simd) => {
     }
     expect(ids.length).toBe(9);
     expect(await rejectionOf(model.complete(ids, { headScales: new Float32Array(1) }))).toMatchObject({ code: 'E_SHAPE', argument: 'headScales' });
+    for (const call of [model.run(ids, { headScales: headScales.fill(NaN) }), model.prefix(ids, { headScales }), model.lens(ids, { headScales })])
+      expect(await rejectionOf(call)).toMatchObject({ code: 'E_OPTION', argument: 'headScales', got: 'NaN' });
   });
 
   it('refuses logits and vectors that are not finite, and names the first layer', async () => {

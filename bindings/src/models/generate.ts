@@ -185,9 +185,7 @@ export function generate(
     ),
     seed: checkSeed(options.seed ?? 0, at),
   };
-  if (info.output !== 'languageModel' || !info.causal) {
-    throw optionError('model', 'a causal language model', info.modelType);
-  }
+  if (info.output !== 'languageModel' || !info.causal) throw optionError('model', 'a causal language model', info.modelType);
   const chat = isChat(prompt) ? checkChat(prompt, named) : undefined;
   const isIds = chat === undefined && typeof prompt !== 'string';
   const ofIds = isIds ? checkIds(prompt, named, reader.vocabSize, 'a text, messages, an Int32Array or an array of token ids') : undefined;

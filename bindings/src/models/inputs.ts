@@ -51,6 +51,8 @@ export function checkScales(value: unknown, { numLayers, numHeads, encoder }: Mo
   if (value === undefined) return undefined;
   if (typedArrayName(value) !== 'Float32Array') throw optionError(argument, 'a Float32Array', describe(value));
   const scales = pristine(value as Float32Array).slice();
+  const wrong = scales.find((scale) => !Number.isFinite(scale));
+  if (wrong !== undefined) throw optionError(argument, 'finite numbers', String(wrong));
   const count = numLayers * numHeads;
   if (scales.length === count || (encoder && scales.length === 2 * count)) return scales;
   const expected = encoder ? `${count} or ${2 * count} numbers, one or two` : `${count} numbers, one`;
