@@ -421,12 +421,8 @@ export class OpenedModel implements Model {
       tokenClassification: [1, tokens, info.numLabels],
       questionAnswering: [1, tokens, info.numLabels],
     };
-    if (wanted.includes('logits') && info.output === 'none') {
-      throw optionError('logits', 'a model with logits', `${info.modelType} without`);
-    }
-    if (wanted.includes('poolerOutput') && !info.hasPooler) {
-      throw optionError('poolerOutput', 'a model with a pooler', `${info.modelType} without`);
-    }
+    if (wanted.includes('logits') && info.output === 'none') throw optionError('logits', 'a model with logits', `${info.modelType} without`);
+    if (wanted.includes('poolerOutput') && !info.hasPooler) throw optionError('poolerOutput', 'a model with a pooler', `${info.modelType} without`);
     const source = batch.source?.length;
     if (wanted.includes('encoderLastHiddenState') && source === undefined) {
       throw optionError('encoderLastHiddenState', 'a model with an encoder and a decoder', info.modelType);
