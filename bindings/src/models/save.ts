@@ -19,7 +19,7 @@ const saveNames = { dtype: plain } satisfies Names<SaveModelOptions>;
 /**
  * Saves a model: the files of a folder that {@link OpenModel} and transformers open. The tensors have the names and shapes of the
  * files that the model was opened from, in one `model.safetensors`; one more is beside each Dense module of a sentence-transformer.
- * `config.json` says the new type. The other texts are those that openModel() has read: `tokenizer.json` is among them unless a
+ * `config.json` says the new type, without groups. The other texts are those that openModel() has read: `tokenizer.json` is among them unless a
  * `tokenizer` was given. Weights of `int8` and `int4` become the numbers that they stand for, except with `dtype: 'asInMemory'`: then
  * their rows are tensors of I8, which openModel() and the C++ library use as they are, and other libraries do not know.
  *
