@@ -37,4 +37,21 @@ export function pick(table, tensors) {
   );
 }
 
+/**
+ * Throws unless each number is near its golden number, whose index `indexOf` gives; those that are `hidden` do not count.
+ *
+ * @param {number} size of the whole golden tensor
+ */
+export function compareNumbers(name, got, golden, { tolerance = 1e-5, size = got.length, indexOf = (at) => at, hidden = () => false } = {}) {
+  if (golden === undefined) throw new NotSupported(`output ${name}`);
+  const { data } = golden;
+  if (data.length !== size) throw new Error(`${name}: expected ${data.length} numbers, got ${size}`);
+  for (let at = 0; at < got.length; at += 1) {
+    const wanted = data[indexOf(at)];
+    const error = hidden(at) ? 0 : Math.abs(got[at] - wanted);
+    note(name, error);
+    if (!(error <= tolerance)) throw new Error(`${name}[${indexOf(at)}]: expected ${wanted}, got ${got[at]} (tolerance ${tolerance})`);
+  }
+}
+
 export const messageOf = (error) => (error instanceof Error ? error.message : String(error));

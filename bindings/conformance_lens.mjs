@@ -1,7 +1,7 @@
 // Golden cases that look into a model and change what it computes: lens_cases.json and lens_expected.safetensors of a
 // model's folder. One row of a batch at a time, without its padding.
 
-import { note, NotSupported, pick, product } from './conformance_case.mjs';
+import { compareNumbers, NotSupported, pick, product } from './conformance_case.mjs';
 
 const isWeights = (site) => site === 'scores' || site === 'pattern';
 
@@ -67,14 +67,8 @@ class LensCase {
   }
 
   /** Throws unless all numbers are near the golden ones. `hidden`: true for numbers that do not count. */
-  compare(name, got, golden = this.goldens[name], hidden = () => false) {
-    if (golden === undefined) throw new NotSupported(`output ${name}`);
-    if (got.length !== golden.data.length) throw new Error(`${name}: expected ${golden.data.length} numbers, got ${got.length}`);
-    const tolerance = this.entry.tolerance?.[name] ?? 1e-5;
-    const errors = Array.from(got, (number, at) => (hidden(at) ? 0 : Math.abs(number - golden.data[at])));
-    errors.forEach((error) => note(name, error));
-    const wrong = errors.findIndex((error) => !(error <= tolerance));
-    if (wrong >= 0) throw new Error(`${name}[${wrong}]: expected ${golden.data[wrong]}, got ${got[wrong]} (tolerance ${tolerance})`);
+  compare(name, got, golden = this.goldens[name], hidden = undefined) {
+    compareNumbers(name, got, golden, { tolerance: this.entry.tolerance?.[name], hidden });
     this.compared = [...(this.compared ?? []), name];
   }
 

@@ -5,7 +5,7 @@
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 
-import { messageOf, note, NotSupported, pick, readJson, readTensors } from './conformance_case.mjs';
+import { compareNumbers, messageOf, NotSupported, pick, readJson, readTensors } from './conformance_case.mjs';
 import { runLensCase } from './conformance_lens.mjs';
 
 const isFile = (path) =>
@@ -46,21 +46,8 @@ const sources = {
   'config_v4.json': (folder) => filesOf(folder, 'config_v4.json'),
 };
 
-const tightest = 1e-5;
-
-/** Throws unless each number is near its golden number, whose index `indexOf` gives. */
-function compare({ entry, goldens }, name, got, size, indexOf) {
-  const { data } = goldens[name];
-  if (data.length !== size) throw new Error(`${name}: expected ${data.length} numbers, got ${size}`);
-  const tolerance = entry.tolerance[name] ?? tightest;
-  for (let i = 0; i < got.length; i += 1) {
-    const wanted = data[indexOf(i)];
-    note(name, Math.abs(got[i] - wanted));
-    if (!(Math.abs(got[i] - wanted) <= tolerance)) {
-      throw new Error(`${name}[${indexOf(i)}]: expected ${wanted}, got ${got[i]} (tolerance ${tolerance})`);
-    }
-  }
-}
+const compare = ({ entry, goldens }, name, got, size, indexOf) =>
+  compareNumbers(name, got, goldens[name], { tolerance: entry.tolerance[name], size, indexOf });
 
 function readInputs(
   { info },
@@ -269,7 +256,7 @@ async function runSimilarity(model, golden) {
     image_embeds: flat(await model.embedImages(images)),
     logits_per_image: (await model.similarity(texts, images)).data,
   };
-  for (const [name, got] of Object.entries(all)) compare(golden, name, got, got.length, (i) => i);
+  for (const [name, got] of Object.entries(all)) compare(golden, name, got);
 }
 
 const operations = { forward: runForward, generate: runGenerate, similarity: runSimilarity };

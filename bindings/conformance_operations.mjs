@@ -1,6 +1,7 @@
 // The operations of golden cases by calls of the package, and how their results are compared: for conformance.mjs, and in a page for
 // the browser's GPU (tests/gpu).
 
+import { swapMiddle } from './bench/inputs.mjs';
 import { note, NotSupported, pick, product } from './conformance_case.mjs';
 
 /** Describes how `actual` differs from the golden tensor; undefined if it agrees. */
@@ -173,21 +174,6 @@ function mergeHeads({ shape, data }) {
   return { shape: [batch, rows, heads * width], data: swapMiddle(data, shape) };
 }
 
-/** Swaps the two middle axes of (batch, first, second, width). */
-function swapMiddle(data, [batch, first, second, width]) {
-  const result = new Float32Array(data.length);
-  for (let b = 0; b < batch; b += 1) {
-    for (let i = 0; i < first; i += 1) {
-      for (let j = 0; j < second; j += 1) {
-        const from = ((b * first + i) * second + j) * width;
-        const to = ((b * second + j) * first + i) * width;
-        result.set(data.subarray(from, from + width), to);
-      }
-    }
-  }
-  return result;
-}
-
 /** Concatenates `past` and `present` along the third of four axes. */
 function concatenate(past, present) {
   if (past === undefined) return present;
@@ -278,14 +264,7 @@ function softmaxMasked(mh, attrs, { scores }) {
 function transpose({ shape, data }) {
   const [rows, columns] = shape.slice(-2);
   const stack = product(shape.slice(0, -2));
-  const result = new Float32Array(data.length);
-  for (let s = 0; s < stack; s += 1) {
-    const at = s * rows * columns;
-    for (let r = 0; r < rows; r += 1) {
-      for (let c = 0; c < columns; c += 1) result[at + c * rows + r] = data[at + r * columns + c];
-    }
-  }
-  return { shape: [stack * columns, rows], data: result };
+  return { shape: [stack * columns, rows], data: swapMiddle(data, [stack, rows, columns, 1]) };
 }
 
 function headsConcat(mh, attrs, { x, w_q, w_k, w_v, w_o }) {

@@ -4,6 +4,7 @@
 //                                      enumerations of wire.inc
 //     src/generated/trainer_tables.ts  the names, axes and messages that multihead/core does not need, but multihead/models
 //     src/generated/module_tables.ts   those that neither of them needs
+//     src/generated/trace_names.ts     steps of traces, from src/nn/attention/tracer.cc
 //     src/generated/file_kinds.ts      files in place of safetensors files, from src/nn/io/file_kinds.inc
 //     src/generated/stored_types.ts    types of tensors in GGUF files, from src/models/stored_types.inc
 //     src/generated/folder_files.ts    the rules of a model's folder, from src/models/io/folder_files.inc
@@ -31,6 +32,7 @@ const [wireText, gpuWireText] = wireOf();
 writeIfChanged('src/generated/wire.ts', wireText);
 writeIfChanged('src/generated/gpu_wire.ts', gpuWireText);
 writeIfChanged('src/generated/kernels.ts', kernelsOf(read('../src/webgpu/kernels.inc'), read('../src/webgpu/params.inc')));
+writeIfChanged('src/generated/trace_names.ts', traceNamesOf(read('../src/nn/attention/tracer.cc')));
 writeIfChanged('src/generated/file_kinds.ts', fileKindsOf(read('../src/nn/io/file_kinds.inc')));
 writeIfChanged('src/generated/stored_types.ts', storedTypesOf(read('../src/models/stored_types.inc')));
 writeIfChanged('src/generated/folder_files.ts', folderFilesOf(read('../src/models/io/folder_files.inc')));
@@ -80,6 +82,14 @@ function rowsOfTable(source, macro) {
 
 function pairsOf(comment, name, rows) {
   return [`/** ${comment} */`, `export const ${name} = ${JSON.stringify(rows, null, 2)} as const;\n`];
+}
+
+function traceNamesOf(source) {
+  const names = /kNames\[\] = \{([^}]*)\}/.exec(source)[1].match(/\w+/g);
+  const inJavaScript = names.map((name) => (name === 'per_head_output' ? 'headShares' : memberInJavaScript(name)));
+  return ['// Made by tables.mjs out of src/nn/attention/tracer.cc.\n', ...pairsOf('In the order of the core.', 'traceNames', inJavaScript)].join(
+    '\n',
+  );
 }
 
 function fileKindsOf(source) {
@@ -294,10 +304,10 @@ function constants() {
 
 /** src/generated/wire.ts, and src/generated/gpu_wire.ts with the calls whose names begin with Gpu. */
 function wireOf() {
+  const ofEach = (types, entry) => Object.fromEntries(types.map((type) => [type, entry]));
   /** The TypeScript type, and the method of WireWriter, for each C++ type that is written. */
   const argumentTypes = {
-    float: ['number', 'number'],
-    double: ['number', 'number'],
+    ...ofEach(['float', 'double'], ['number', 'number']),
     int32_t: ['Int32', 'number'],
     int64_t: ['Int64', 'number'],
     uint32_t: ['Uint32', 'number'],
@@ -310,29 +320,17 @@ function wireOf() {
     'std::span<const char>': ["Span<'text'>", 'span'],
     'std::span<const double>': ["Span<'f64'>", 'span'],
     'std::span<const uint8_t>': ["Span<'bool'>", 'span'],
-    AnyTensor: ['Operand | undefined', 'tensor'],
-    ConstAnyTensor: ['Operand | undefined', 'tensor'],
-    Tensor: ["Operand<'f32'> | undefined", 'tensor'],
-    ConstTensor: ["Operand<'f32'> | undefined", 'tensor'],
-    'TensorView<uint8_t>': ["Operand<'bool'> | undefined", 'tensor'],
-    ConstBoolTensor: ["Operand<'bool'> | undefined", 'tensor'],
+    ...ofEach(['AnyTensor', 'ConstAnyTensor'], ['Operand | undefined', 'tensor']),
+    ...ofEach(['Tensor', 'ConstTensor'], ["Operand<'f32'> | undefined", 'tensor']),
+    ...ofEach(['TensorView<uint8_t>', 'ConstBoolTensor'], ["Operand<'bool'> | undefined", 'tensor']),
   };
   /** The TypeScript type, and the method of WireReader, for each C++ type that is read. */
   const resultTypes = {
-    float: ['number', 'number'],
-    double: ['number', 'number'],
-    int64_t: ['number', 'number'],
-    'const void*': ['number', 'number'],
-    'engine::Message': ['number', 'number'],
-    'engine::Name': ['number', 'number'],
-    'engine::Axes': ['number', 'number'],
-    ModelOutput: ['number', 'number'],
-    EarlyStopping: ['number', 'number'],
-    Pooling: ['number', 'number'],
+    ...ofEach(['float', 'double', 'int64_t', 'const void*'], ['number', 'number']),
+    ...ofEach(['engine::Message', 'engine::Name', 'engine::Axes', 'ModelOutput', 'EarlyStopping', 'Pooling'], ['number', 'number']),
     bool: ['boolean', 'flag'],
     'std::string': ['string', 'text'],
-    Dims: ['number[]', 'wholes'],
-    'std::vector<int64_t>': ['number[]', 'wholes'],
+    ...ofEach(['Dims', 'std::vector<int64_t>'], ['number[]', 'wholes']),
     'std::vector<double>': ['Float64Array', 'doubles'],
     'std::vector<float>': ['Float32Array<ArrayBuffer>', 'floats'],
     'std::vector<int32_t>': ['Int32Array', 'integers'],

@@ -16,17 +16,30 @@ export function randomFloats(count, seed) {
   return values;
 }
 
-/** q, k and v as floats, row-major. */
+/** Random numbers of a shape, row-major. */
+export function randomArray(shape, seed) {
+  const count = shape.reduce((a, b) => a * b);
+  return { shape, data: randomFloats(count, seed) };
+}
+
+/** Swaps the two middle axes of (batch, first, second, width). */
+export function swapMiddle(data, [batch, first, second, width]) {
+  const result = new Float32Array(data.length);
+  for (let b = 0; b < batch; b += 1) {
+    for (let i = 0; i < first; i += 1) {
+      for (let j = 0; j < second; j += 1) {
+        const from = ((b * first + i) * second + j) * width;
+        result.set(data.subarray(from, from + width), ((b * second + j) * first + i) * width);
+      }
+    }
+  }
+  return result;
+}
+
+/** q, k and v as floats. */
 export function inputsOf({ batch, heads, numKvHeads, queries, keys, width }) {
-  const shapes = { q: [batch, heads, queries, width], k: [batch, numKvHeads, keys, width] };
-  shapes.v = shapes.k;
-  return Object.entries(shapes).map(([name, shape]) => ({
-    shape,
-    data: randomFloats(
-      shape.reduce((a, b) => a * b),
-      SEEDS[name],
-    ),
-  }));
+  const ofKeys = [batch, numKvHeads, keys, width];
+  return [randomArray([batch, heads, queries, width], SEEDS.q), randomArray(ofKeys, SEEDS.k), randomArray(ofKeys, SEEDS.v)];
 }
 
 const strideOf = (mask) => Number(/^blocks-1of(\d)$/.exec(mask)?.[1] ?? 0);
@@ -94,16 +107,10 @@ function maskOptionsOnce(shape, mask) {
 export function visiblePairs(shape, mask) {
   const { queries, keys } = shape;
   const stride = strideOf(mask);
-  if (stride) return queries * pairsSeen(keys, stride);
+  if (stride) return queries * Array.from({ length: keys }, (_, j) => Math.floor(j / BLOCK_KEYS) % stride === 0).filter(Boolean).length;
   if (mask === 'padding' || mask === 'lengths') return queries * keptOf(shape);
   if (mask === 'window') {
     return Array.from({ length: queries }, (_, i) => Math.min(i, WINDOW_LEFT) + 1).reduce((a, b) => a + b);
   }
   return queries * keys * (isCausal(mask) ? 0.5 : 1);
-}
-
-function pairsSeen(keys, stride) {
-  let seen = 0;
-  for (let j = 0; j < keys; j += 1) if (Math.floor(j / BLOCK_KEYS) % stride === 0) seen += 1;
-  return seen;
 }

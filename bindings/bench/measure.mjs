@@ -73,6 +73,14 @@ async function measureAlternately(contenders) {
   for (const contender of contenders) contender.seconds = median(contender.samples) / 1000;
 }
 
+/** Milliseconds of the calls of one round, at least `least` of them, after `untimed` calls. */
+export async function roundOf(run, untimed, milliseconds, least = 1) {
+  const samples = [];
+  for (let call = 0; call < untimed; call += 1) await run();
+  for (const start = now(); samples.length < least || now() - start < milliseconds;) samples.push(await timeBatch({ run, isAsync: true }, 1));
+  return samples;
+}
+
 /** The largest difference; Infinity if lengths differ or a number is NaN. */
 export function largestDifference(a, b) {
   if (a.length !== b.length) return Infinity;

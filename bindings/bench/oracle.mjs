@@ -16,48 +16,36 @@ function softmax(scores) {
 }
 
 /**
- * Calls visit(offset of the row, its weights, offset of the head's keys) for the middle and last rows of the last head
- * of the last batch entry.
+ * Returns the largest difference between `got` and sums of rows of `values`, for the middle and last rows of the last head of the last
+ * batch entry. `factorsOf` gives the factors of the sum, by the row's weights, its offset and the offset of the head's keys.
  */
-function forSampleRows({ shape, mask, slope }, q, k, visit) {
+function rowsError({ shape, mask, slope = 0 }, q, k, values, got, factorsOf) {
   const { batch, heads, numKvHeads, queries, keys, width } = shape;
   const first = (batch * numKvHeads - 1) * keys * width;
+  let largest = 0;
   for (const row of new Set([queries >> 1, queries - 1])) {
     const at = ((batch * heads - 1) * queries + row) * width;
     const added = additiveRow(shape, mask, row, slope);
     const scores = added.map((add, j) => (add === -Infinity ? add : dot(q, at, k, first + j * width, width) / Math.sqrt(width) + add));
-    visit(at, softmax(scores), first);
-  }
-}
-
-/** Returns the largest difference in the sample rows. */
-export function attentionError(which, q, k, v, out) {
-  const { width } = which.shape;
-  let largest = 0;
-  forSampleRows(which, q, k, (at, weights, first) => {
+    const factors = factorsOf(softmax(scores), at, first);
     for (let c = 0; c < width; c += 1) {
-      let value = 0;
-      weights.forEach((weight, j) => (value += weight * v[first + j * width + c]));
-      largest = Math.max(largest, Math.abs(value - out[at + c]));
+      const value = factors.reduce((sum, factor, j) => sum + factor * values[first + j * width + c], 0);
+      largest = Math.max(largest, Math.abs(value - got[at + c]));
     }
-  });
+  }
   return largest;
 }
 
-/** Returns the largest difference of dQ in the sample rows. */
+export const attentionError = (which, q, k, v, out) => rowsError(which, q, k, v, out, (weights) => weights);
+
+/** The largest difference of dQ. */
 export function gradientError(which, q, k, v, dOut, dQ) {
   const { width } = which.shape;
-  let largest = 0;
-  forSampleRows({ slope: 0, ...which }, q, k, (at, weights, first) => {
-    const ofWeights = Array.from(weights, (_, j) => dot(dOut, at, v, first + j * width, width));
+  return rowsError(which, q, k, k, dQ, (weights, at, first) => {
+    const ofWeights = weights.map((_, j) => dot(dOut, at, v, first + j * width, width));
     const mean = weights.reduce((sum, weight, j) => sum + weight * ofWeights[j], 0);
-    for (let c = 0; c < width; c += 1) {
-      let value = 0;
-      weights.forEach((weight, j) => (value += weight * (ofWeights[j] - mean) * k[first + j * width + c]));
-      largest = Math.max(largest, Math.abs(value / Math.sqrt(width) - dQ[at + c]));
-    }
+    return weights.map((weight, j) => (weight * (ofWeights[j] - mean)) / Math.sqrt(width));
   });
-  return largest;
 }
 
 /** y = W x, or with `transposed` y = Wᵀ x, for rows first … first + rows − 1 of W. */

@@ -1,7 +1,7 @@
 // Operations that a pool divides, measured alternately with several numbers of workers.
 
 import { inputsOf, maskOptions } from './inputs.mjs';
-import { largestDifference, median, peerRow } from './measure.mjs';
+import { largestDifference, median, peerRow, roundOf } from './measure.mjs';
 import { onnxruntimeWithThreads } from './peers/onnxruntime_threads.mjs';
 import { makeWork, operationsOf, stepModel } from './work.mjs';
 
@@ -47,23 +47,12 @@ const ROUND_MILLISECONDS = 300;
 /** Untimed calls of each round: threads that have slept share a core at first, until the system moves them. */
 const UNTIMED = 4;
 
-async function roundOf(run) {
-  const samples = [];
-  for (let call = 0; call < UNTIMED; call += 1) await run();
-  for (const start = performance.now(); performance.now() - start < ROUND_MILLISECONDS;) {
-    const before = performance.now();
-    await run();
-    samples.push(performance.now() - before);
-  }
-  return samples;
-}
-
 /** Measures the contenders alternately, and sets `seconds` per call of each. Some contenders are other processes. */
 async function measureAlternately(contenders) {
   for (const contender of contenders) contender.samples = [];
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const { run, round: ofProcess, samples } of contenders) {
-      samples.push(...(await (run ? roundOf(run) : ofProcess(UNTIMED, ROUND_MILLISECONDS))));
+      samples.push(...(await (run ? roundOf(run, UNTIMED, ROUND_MILLISECONDS) : ofProcess(UNTIMED, ROUND_MILLISECONDS))));
     }
   }
   for (const contender of contenders) contender.seconds = median(contender.samples) / 1000;

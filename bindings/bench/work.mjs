@@ -1,7 +1,7 @@
 // The operations of the benchmarks, as calls of the package. Each returns `run` (the timed call), `output` (a copy of
 // its result), `error` (the largest difference from the float64 oracle, on a sample), and the ideal cost of a run.
 
-import { inputsOf, maskOptions, randomFloats, SEEDS, visiblePairs } from './inputs.mjs';
+import { inputsOf, maskOptions, randomArray, randomFloats, SEEDS, visiblePairs } from './inputs.mjs';
 import { attentionError, crossEntropy, gradientError, linearError, moduleError, slopeError, stepError } from './oracle.mjs';
 
 /** Makes the work of a case; call it in a scope, which owns its tensors. */
@@ -24,14 +24,15 @@ export function operationsOf({ op, shape, mask }) {
   return attention + (op === 'module' ? 4 * 2 * queries * embed * embed : 0);
 }
 
+const tensorOf = (mh, { shape, data }, options) => mh.tensor(data, shape, options);
 const numbersOf = (tensor) => (tensor.data instanceof Float32Array ? tensor.data : tensor.toFloat32());
 
 function attentionWork(mh, { shape, mask, dtype }) {
-  const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(data, extents, { dtype }));
+  const [q, k, v] = inputsOf(shape).map((input) => tensorOf(mh, input, { dtype }));
   const out = mh.zeros(q.shape);
   const options = maskOptions(shape, mask);
   for (const name of ['mask', 'bias']) {
-    if (options[name]) options[name] = mh.tensor(options[name].data, options[name].shape);
+    if (options[name]) options[name] = tensorOf(mh, options[name]);
   }
   const slope = mask === 'alibi' ? mh.alibiSlopes(shape.heads).at(-1) : 0;
   return {
@@ -57,7 +58,7 @@ function preparedOr(mh, { q, k, v, out, options }) {
 function cacheWork(mh, { shape, dtype }) {
   const { batch, heads, numKvHeads, keys, width } = shape;
   const [query, key, value] = inputsOf(shape);
-  const q = mh.tensor(query.data, query.shape);
+  const q = tensorOf(mh, query);
   const cache = mh.createCache({ batch, numKvHeads, headDim: width, capacity: keys, dtype });
   // Append in steps, so that no second copy of a long cache is needed.
   const kept = [key, value].map(() => new Float32Array(key.data.length));
@@ -78,7 +79,7 @@ function cacheWork(mh, { shape, dtype }) {
 function appendWork(mh, { shape, dtype }) {
   const { batch, heads, numKvHeads, keys, width } = shape;
   const [query, ...given] = inputsOf(shape);
-  const [k, v] = given.map(({ shape: extents, data }) => mh.tensor(data, extents));
+  const [k, v] = given.map((input) => tensorOf(mh, input));
   const cache = mh.createCache({ batch, numKvHeads, headDim: width, capacity: keys, dtype });
   const kept = given.map(({ data }) => new Float32Array(data.length));
   mh.scope(() => given.forEach((from, at) => part(mh, from, 0, keys, dtype, kept[at])));
@@ -92,7 +93,7 @@ function appendWork(mh, { shape, dtype }) {
     error: () =>
       mh.scope(() => {
         const out = mh.zeros([batch, heads, 1, width]);
-        cache.attend(mh.tensor(query.data, query.shape), { out });
+        cache.attend(tensorOf(mh, query), { out });
         return attentionError({ shape, mask: 'full', slope: 0 }, query.data, ...kept, out.data);
       }),
   };
@@ -101,14 +102,7 @@ function appendWork(mh, { shape, dtype }) {
 /** Merges the same result again and again into another: the work does not depend on the numbers. */
 function mergeWork(mh, { shape: { batch, heads, queries, width } }) {
   const rows = [batch, heads, queries];
-  const tensor = (extents, seed) =>
-    mh.tensor(
-      randomFloats(
-        extents.reduce((a, b) => a * b),
-        seed,
-      ),
-      extents,
-    );
+  const tensor = (extents, seed) => tensorOf(mh, randomArray(extents, seed));
   const a = { out: tensor([...rows, width], SEEDS.q), lse: tensor(rows, SEEDS.k) };
   const b = { out: tensor([...rows, width], SEEDS.v), lse: tensor(rows, SEEDS.dOut) };
   return {
@@ -159,7 +153,7 @@ function roundedToInt8(values, width) {
 function moduleWork(mh, { shape, mask }) {
   const { heads, queries: tokens, width } = shape;
   const embed = heads * width;
-  const x = mh.tensor(randomFloats(tokens * embed, 1), [1, tokens, embed]);
+  const x = tensorOf(mh, randomArray([1, tokens, embed], 1));
   // Uses the scale of trained weights, so that the softmax is neither flat nor one-hot.
   const weights = [2, 3, 4, 5].map((seed) => randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)));
   const names = ['q_proj_weight', 'k_proj_weight', 'v_proj_weight', 'out_proj.weight'];
@@ -269,15 +263,7 @@ function stepWork(mh, { shape }) {
 
 /** The rows of x are the shape's queries; the outputs are its keys. */
 function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
-  const [x, weight, bias] = [[rows, width], [outputs, width], [outputs]].map((extents, at) =>
-    mh.tensor(
-      randomFloats(
-        extents.reduce((a, b) => a * b),
-        at + 1,
-      ),
-      extents,
-    ),
-  );
+  const [x, weight, bias] = [[rows, width], [outputs, width], [outputs]].map((extents, at) => tensorOf(mh, randomArray(extents, at + 1)));
   const out = mh.zeros([rows, outputs]);
   return {
     run: () => void mh.linear(x, weight, { bias, out }),
@@ -289,9 +275,8 @@ function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
 
 /** Measures attention() followed by attentionBackward(). */
 function backwardWork(mh, { shape, mask }) {
-  const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(data, extents));
-  const elements = q.shape.reduce((a, b) => a * b);
-  const dOut = mh.tensor(randomFloats(elements, SEEDS.dOut), q.shape);
+  const [q, k, v] = inputsOf(shape).map((input) => tensorOf(mh, input));
+  const dOut = tensorOf(mh, randomArray(q.shape, SEEDS.dOut));
   const out = mh.zeros(q.shape);
   const gradients = { dQ: mh.zeros(q.shape), dK: mh.zeros(k.shape), dV: mh.zeros(v.shape) };
   const options = maskOptions(shape, mask);

@@ -454,7 +454,7 @@ describe('multihead', () => {
   it('lists every option in its help, and has the version of the package', async () => {
     const { stdout: overview } = await succeeds('--help');
     const options: Record<string, string> = {
-      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --num-beams --no-repeat-ngram-size --min-new-tokens --forced-bos --seed --stop --chat --cache-type --sae --feature --strength --ids --weights --workers --revision --local --json --help',
+      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --num-beams --no-repeat-ngram-size --min-new-tokens --forced-bos --seed --stop --cache-type --chat --sae --feature --strength --ids --weights --workers --revision --local --json --help',
       embed: '--pooling --raw --truncate --prompt --prompt-name --ids --weights --workers --revision --local --json --help',
       heads: '--layers --heads --chart --ids --weights --workers --revision --local --json --help',
       lens: '--layers --top --position --sae --feature --strength --chart --ids --weights --workers --revision --local --json --help',

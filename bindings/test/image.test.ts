@@ -5,7 +5,7 @@ import { readSafetensors, type SafetensorsTensor } from 'multihead';
 import { type Model, type OpenModelOptions, openModel, saveModel } from 'multihead/models';
 import { describe, expect, it } from 'vitest';
 import { pixelsOf, resizeImage } from '../src/models/image.ts';
-import { checkImage } from '../src/models/inputs.ts';
+import { copyImage } from '../src/models/inputs.ts';
 import { builds, rejectionOf } from './builds.ts';
 
 interface Case {
@@ -86,7 +86,7 @@ describe('images', () => {
 
   it('refuses what is no image', () => {
     const { data, width, height } = imageOf('small');
-    expect(checkImage({ data, width, height }, 'image')).toEqual({ data, width, height });
+    expect(copyImage({ data, width, height }, 'image')).toEqual({ data, width, height });
     for (const wrong of [
       undefined,
       null,
@@ -97,8 +97,8 @@ describe('images', () => {
       { data, width: 0, height },
       { data, width: 2.5, height },
     ])
-      expect(() => checkImage(wrong, 'image')).toThrow(/image: expected an ImageData, or bytes with width and height/);
-    expect(() => checkImage({ data, width, height: 8 }, 'image')).toThrow(/image\.data: expected 120 bytes of RGB or 160 of RGBA, got 105/);
+      expect(() => copyImage(wrong, 'image')).toThrow(/image: expected an ImageData, or bytes with width and height/);
+    expect(() => copyImage({ data, width, height: 8 }, 'image')).toThrow(/image\.data: expected 120 bytes of RGB or 160 of RGBA, got 105/);
   });
 });
 

@@ -7,12 +7,13 @@ import { pathToFileURL } from 'node:url';
 import { onnxruntime } from './onnxruntime.mjs';
 import { tfjs } from './tfjs.mjs';
 
-async function onnxruntimeWeb(folder) {
+/** onnxruntime-web with a number of threads, which a process can set only once. */
+export async function onnxruntimeWeb(folder, threads) {
   const entry = join(folder, 'node_modules', 'onnxruntime-web', 'dist', 'ort.node.min.mjs');
   const ort = await import(pathToFileURL(entry).href);
-  ort.env.wasm.numThreads = 1; // like the package
+  ort.env.wasm.numThreads = threads;
   ort.env.logLevel = 'fatal';
-  return onnxruntime(ort, { executionProviders: ['wasm'], graphOptimizationLevel: 'all' });
+  return { ort, peerOf: onnxruntime(ort, { executionProviders: ['wasm'], graphOptimizationLevel: 'all' }) };
 }
 
 async function tensorflow(folder) {
@@ -25,7 +26,8 @@ async function tensorflow(folder) {
 }
 
 const PEERS = {
-  'onnxruntime-web': { file: 'onnxruntime-web', load: onnxruntimeWeb },
+  // One thread, like the package.
+  'onnxruntime-web': { file: 'onnxruntime-web', load: async (folder) => (await onnxruntimeWeb(folder, 1)).peerOf },
   tfjs: { file: '@tensorflow/tfjs-backend-wasm', load: tensorflow },
 };
 

@@ -1,26 +1,12 @@
 // Several ways to express attention in ONNX. None is the fastest everywhere, so each case measures all of them, and the
 // fastest is the peer.
 
-import { inputsOf, maskOptions, randomFloats } from '../inputs.mjs';
+import { inputsOf, maskOptions, randomFloats, swapMiddle } from '../inputs.mjs';
 import { onnxModel } from './onnx_bytes.mjs';
 
 const MICROSOFT = 'com.microsoft';
 /** Larger masks are left out: reading them would take ONNX Runtime longer than everything else. */
 const MOST_MASK_ELEMENTS = 2 ** 24;
-
-/** Transposes (B, H, N, d) to (B, N, H·d), or back. */
-export function swapped(data, batch, a, b, width) {
-  const to = new Float32Array(data.length);
-  for (let n = 0; n < batch; n += 1) {
-    for (let i = 0; i < a; i += 1) {
-      for (let j = 0; j < b; j += 1) {
-        const from = ((n * a + i) * b + j) * width;
-        to.set(data.subarray(from, from + width), ((n * b + j) * a + i) * width);
-      }
-    }
-  }
-  return to;
-}
 
 /** The additive mask (N_q, N_k), for operators without boolean masks; null for none. */
 export function additiveMask(shape, mask) {
@@ -86,12 +72,12 @@ function products({ shape, mask }, [q, k, v]) {
 
 const tokensFirst = ({ shape: [batch, heads, tokens, width], data }) => ({
   shape: [batch, tokens, heads * width],
-  data: swapped(data, batch, heads, tokens, width),
+  data: swapMiddle(data, [batch, heads, tokens, width]),
 });
 
 const headsFirst = ({ batch, heads, queries, width }) => ({
   outShape: [batch, queries, heads * width],
-  toOurs: (data) => swapped(data, batch, queries, heads, width),
+  toOurs: (data) => swapMiddle(data, [batch, queries, heads, width]),
 });
 
 function multiHeadAttention({ shape, mask }, [q, k, v]) {
@@ -140,7 +126,7 @@ function module({ shape }) {
   const names = ['wq', 'wk', 'wv', 'wo'];
   const constants = names.map((name, at) => {
     const rows = randomFloats(embed * embed, 2 + at).map((value) => value * Math.fround(0.05));
-    return { name, shape: [embed, embed], data: swapped(rows, 1, embed, embed, 1) };
+    return { name, shape: [embed, embed], data: swapMiddle(rows, [1, embed, embed, 1]) };
   });
   const x = { shape: [1, queries, embed], data: randomFloats(queries * embed, 1) };
   return {

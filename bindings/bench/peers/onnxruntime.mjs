@@ -1,8 +1,7 @@
 // ONNX Runtime as a peer; onnxruntime-node and onnxruntime-web have the same interface.
 
+import { firstLine, roundOf } from '../measure.mjs';
 import { onnxWays } from './onnx_graphs.mjs';
-
-const firstLine = (error) => String(error?.message ?? error).split('\n', 1)[0];
 
 async function sessionOf(ort, { preallocate, ...options }, { way, model, feeds, outShape, toOurs }) {
   const session = await ort.InferenceSession.create(model(), options);
@@ -19,19 +18,6 @@ async function sessionOf(ort, { preallocate, ...options }, { way, model, feeds, 
     output: async () => (toOurs ?? ((data) => data))((await run()).out.data),
     release: () => session.release(),
   };
-}
-
-/** Milliseconds of the best of a few runs, fewer if they are slow: precise enough to choose the fastest way. */
-async function timed(run) {
-  await run();
-  let best = Infinity;
-  const begun = performance.now();
-  for (let i = 0; i < 3 && performance.now() - begun < 500; i += 1) {
-    const start = performance.now();
-    await run();
-    best = Math.min(best, performance.now() - start);
-  }
-  return best;
 }
 
 /**
@@ -51,7 +37,8 @@ export function onnxruntime(ort, options, onlyWay) {
       let session = null;
       try {
         session = await sessionOf(ort, options, way);
-        session.milliseconds = onlyWay ? 0 : await timed(session.run);
+        // The best of some runs is precise enough to choose the fastest way.
+        session.milliseconds = onlyWay ? 0 : Math.min(...(await roundOf(session.run, 1, 100)));
       } catch (error) {
         failures.push(`${way.way}: ${firstLine(error)}`);
         await session?.release();

@@ -9,7 +9,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { caseOf } from '../cases.mjs';
-import { median } from '../measure.mjs';
+import { firstLine, median, roundOf } from '../measure.mjs';
 import { onnxruntime } from './onnxruntime.mjs';
 
 const { values, positionals } = parseArgs({
@@ -36,16 +36,9 @@ async function measure() {
   };
   const peer = await onnxruntime(ort, options, values.way)(caseOf(name));
   if (!peer) return {};
-  for (let i = 0; i < 3; i += 1) await peer.run();
-  const samples = [];
-  const until = performance.now() + Number(values.seconds) * 1000;
-  while (performance.now() < until || samples.length < 3) {
-    const start = performance.now();
-    await peer.run();
-    samples.push((performance.now() - start) * 1000);
-  }
+  const samples = await roundOf(peer.run, 3, Number(values.seconds) * 1000, 3);
   if (values.save) writeFileSync(values.save, await peer.output());
-  return { us: median(samples), way: peer.note };
+  return { us: 1000 * median(samples), way: peer.note };
 }
 
-console.log(JSON.stringify(await measure().catch((error) => ({ message: error.message.split('\n', 1)[0] }))));
+console.log(JSON.stringify(await measure().catch((error) => ({ message: firstLine(error) }))));

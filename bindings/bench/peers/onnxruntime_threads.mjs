@@ -4,10 +4,10 @@
 //     node onnxruntime_threads.mjs PEERS CASE THREADS
 
 import { fork } from 'node:child_process';
-import { join } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { fileURLToPath } from 'node:url';
 import { caseOf } from '../cases.mjs';
-import { onnxruntime } from './onnxruntime.mjs';
+import { firstLine, roundOf } from '../measure.mjs';
+import { onnxruntimeWeb } from './in_node.mjs';
 
 const here = fileURLToPath(import.meta.url);
 
@@ -50,28 +50,16 @@ async function serve([folder, name, threads]) {
   let peer;
   const answers = {
     async start() {
-      const entry = join(folder, 'node_modules', 'onnxruntime-web', 'dist', 'ort.node.min.mjs');
-      const ort = await import(pathToFileURL(entry).href);
-      ort.env.wasm.numThreads = Number(threads);
-      ort.env.logLevel = 'fatal';
-      peer = await onnxruntime(ort, { executionProviders: ['wasm'], graphOptimizationLevel: 'all' })(caseOf(name));
+      const { ort, peerOf } = await onnxruntimeWeb(folder, Number(threads));
+      peer = await peerOf(caseOf(name));
       // onnxruntime-web falls back to one thread if it cannot start several, so report the number in use.
       return { way: peer?.note, used: ort.env.wasm.numThreads };
     },
-    async round({ untimed, milliseconds }) {
-      const samples = [];
-      for (let call = 0; call < untimed; call += 1) await peer.run();
-      for (const start = performance.now(); performance.now() - start < milliseconds;) {
-        const before = performance.now();
-        await peer.run();
-        samples.push(performance.now() - before);
-      }
-      return { samples };
-    },
+    round: async ({ untimed, milliseconds }) => ({ samples: await roundOf(peer.run, untimed, milliseconds) }),
     output: async () => ({ output: Float32Array.from(await peer.output()) }),
   };
   process.on('message', async (question) => {
-    const reply = await answers[question.kind](question).catch((error) => ({ failure: String(error?.message ?? error).split('\n', 1)[0] }));
+    const reply = await answers[question.kind](question).catch((error) => ({ failure: firstLine(error) }));
     process.send(reply);
   });
   process.on('disconnect', () => process.exit());

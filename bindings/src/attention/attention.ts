@@ -27,18 +27,13 @@ export function attention<R extends readonly AttentionReturn[], O extends FloatD
     const shapes = outputShapes(extents, valueDim);
     const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
     pushCaptures(runtime, outputs, operands);
-    const { args, raw } = runtime;
-    wire.attention(args, query, key, value, masking, outputs.record);
-    operands.run(() => raw._multihead_attention());
+    wire.attention(runtime.args, query, key, value, masking, outputs.record);
+    operands.run((raw) => raw._multihead_attention());
     return outputs.result as AttentionResult<R, O, C>;
   });
 }
 
-interface Axes {
-  readonly q: string;
-  readonly k: string;
-  readonly v: string;
-}
+type Axes = Readonly<Record<'q' | 'k' | 'v', string>>;
 const axes: Axes = { q: '(B, H_q, N_q, d_k)', k: '(B, H_kv, N_k, d_k)', v: '(B, H_kv, N_k, d_v)' };
 
 /** Reads q, k and v and checks the number of axes. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */

@@ -41,13 +41,12 @@ export function attentionBackward<const R extends readonly GradientName[] | unde
       dBias: masking.bias?.shape ?? [1],
     };
     const gradients = prepareGradients(options, shapes, extents, operands);
-    const { args, raw, heap } = runtime;
-    wire.attentionBackward(args, query, key, value, masking, results, dOut, gradients.record, {
+    wire.attentionBackward(runtime.args, query, key, value, masking, results, dOut, gradients.record, {
       firstBatch: checkWhole(part.firstBatch, 'firstBatch'),
       firstHead: checkWhole(part.firstHead, 'firstHead'),
       jobs: checkWhole(part.jobs, 'jobs'),
     });
-    operands.run(() => raw.attentionBackward());
-    return withVectors(gradients, heap) as AttentionBackwardResult<R>;
+    operands.run((raw) => raw.attentionBackward());
+    return withVectors(gradients, runtime.heap) as AttentionBackwardResult<R>;
   });
 }

@@ -47,17 +47,11 @@ export function headsSpan(heads: unknown, count: number, operands: Operands, arg
   return operands.span(Int32Array.from(chosen), 'i32', argument);
 }
 
-/** A checked capture, without its output tensor. */
-interface ReadCapture {
-  readonly record: Omit<wire.ScoreCapture, 'out'>;
-  /** The query heads in the order of the result; undefined for all. */
-  readonly heads: readonly number[] | undefined;
-  /** (B, heads, rows, N_k) */
-  readonly shape: Shape;
-}
-
-/** Checks the captures. `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
-export function readCapture(captures: unknown, scores: Shape, operands: Operands): ReadCapture[] {
+/**
+ * Checks the captures: gives for each its record without the output, its heads in the order of the result, undefined for all, and its
+ * shape (B, heads, rows, N_k). `scores` is the shape (B, H_q, N_q, N_k) of all scores.
+ */
+export function readCapture(captures: unknown, scores: Shape, operands: Operands) {
   if (!Array.isArray(captures)) {
     throw optionError('capture', 'an array of { stage, heads?, rows? }', describe(captures));
   }

@@ -111,19 +111,10 @@ export function withVectors({ result, record, vectors }: Gradients, heap: Heap):
   return result;
 }
 
-export function wantedGradients({
-  return: stated,
-  bias,
-  sinks,
-  qkNorm,
-}: Pick<AttentionBackwardOptions, 'return' | 'bias' | 'sinks' | 'qkNorm'>): readonly GradientName[] {
-  if (stated !== undefined) return checkNames(stated, returns, 'return');
-  const variables: Partial<Record<GradientName, unknown>> = {
-    dBias: bias,
-    dSinks: sinks,
-    dQGain: qkNorm?.qGain,
-    dKGain: qkNorm?.kGain,
-  };
+export function wantedGradients(options: Pick<AttentionBackwardOptions, 'return' | 'bias' | 'sinks' | 'qkNorm'>): readonly GradientName[] {
+  const { bias: dBias, sinks: dSinks, qkNorm } = options;
+  if (options.return !== undefined) return checkNames(options.return, returns, 'return');
+  const variables: Partial<Record<GradientName, unknown>> = { dBias, dSinks, dQGain: qkNorm?.qGain, dKGain: qkNorm?.kGain };
   return returns.filter((name) => !(name in variables) || variables[name] !== undefined);
 }
 

@@ -47,26 +47,22 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
       checkRank(operand, inputs[name].axes, name);
       return operand;
     };
-    const qNope = input('qNope');
-    const qRope = input('qRope');
-    const latent = input('latent');
-    const kRope = input('kRope');
-    const wUk = input('wUk');
-    const wUv = input('wUv');
-    const [batch = 0, heads = 0, queries = 0, width = 0] = qNope.shape;
-    const keys = latent.shape[1] ?? 0;
+    const record = {
+      ...{ qNope: input('qNope'), qRope: input('qRope'), latent: input('latent'), kRope: input('kRope') },
+      ...{ wUk: input('wUk'), wUv: input('wUv') },
+    };
+    const [batch = 0, heads = 0, queries = 0, width = 0] = record.qNope.shape;
+    const keys = record.latent.shape[1] ?? 0;
     const extents = { batch, heads, queries, keys, width };
     const masking = attentionOptions(options, operands, extents);
 
-    const shapes = outputShapes(extents, wUv.shape[1] ?? 0);
+    const shapes = outputShapes(extents, record.wUv.shape[1] ?? 0);
     const outputs = prepareOutputs(options, ['lse', 'weights'], shapes, operands);
     if (outputs.result.out.dtype !== 'f32') {
       throw optionError('out', 'a tensor of dtype "f32"', `"${outputs.result.out.dtype}"`);
     }
-    const { args, raw } = runtime;
-    const record = { qNope, qRope, latent, kRope, wUk, wUv };
-    wire.latentAttention(args, latentForms[form], record, masking, outputs.record);
-    operands.run(() => raw.latentAttention());
+    wire.latentAttention(runtime.args, latentForms[form], record, masking, outputs.record);
+    operands.run((raw) => raw.latentAttention());
     return outputs.result as AttentionResult<R>;
   });
 }

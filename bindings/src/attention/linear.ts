@@ -13,9 +13,8 @@ export function linear(runtime: Runtime, x: TensorLike, weight: TensorLike, give
 
   return call(runtime, (operands) => {
     const { inputRows, matrix, bias, y, outRows } = linearOperands(operands, x, weight, options);
-    const { args, raw } = runtime;
-    wire.linear(args, inputRows, matrix, bias, outRows);
-    operands.run(() => raw.linear());
+    wire.linear(runtime.args, inputRows, matrix, bias, outRows);
+    operands.run((raw) => raw.linear());
     return y;
   });
 }

@@ -34,7 +34,7 @@ export function mergeAttention<A extends PartialAttention<Tensor>>(runtime: Runt
     checkRank(outB, '(B, H_q, N_q, d_v)', 'b.out');
     checkRank(lseB, '(B, H_q, N_q)', 'b.lse');
     wire.mergeAttention(runtime.args, outA, lseA, outB, lseB);
-    operands.run(() => runtime.raw.mergeAttention());
+    operands.run((raw) => raw.mergeAttention());
     return givenA;
   });
 }

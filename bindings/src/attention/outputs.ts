@@ -49,27 +49,15 @@ export function prepareOutputs(options: OutputOptions, returns: readonly Attenti
   const wanted = checkNames(names, returns, 'return');
   const out = operands.output(shapes.out, outDTypeOf(options, operands), 'out', options.out);
   const result: Result = { out };
+  if (wanted.includes('lse')) result.lse = operands.output(shapes.lse, 'f32', 'lse');
+  if (wanted.includes('weights')) result.weights = operands.output(shapes.scores, 'f32', 'weights');
+  if (wanted.includes('dropoutMask')) result.dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
   const record: wire.AttentionOutputs = {
     out: operands.operandOf(out),
-    lse: undefined,
-    weights: undefined,
-    dropoutMask: undefined,
+    lse: operands.operandOf(result.lse),
+    weights: operands.operandOf(result.weights),
+    dropoutMask: operands.operandOf(result.dropoutMask),
   };
-  if (wanted.includes('lse')) {
-    const lse = operands.output(shapes.lse, 'f32', 'lse');
-    result.lse = lse;
-    record.lse = operands.operandOf(lse);
-  }
-  if (wanted.includes('weights')) {
-    const weights = operands.output(shapes.scores, 'f32', 'weights');
-    result.weights = weights;
-    record.weights = operands.operandOf(weights);
-  }
-  if (wanted.includes('dropoutMask')) {
-    const dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
-    result.dropoutMask = dropoutMask;
-    record.dropoutMask = operands.operandOf(dropoutMask);
-  }
   if (options.capture === undefined) return { result: operands.disposable(result), record, captures: [] };
 
   const captures = captureRecords(options.capture, shapes.scores, operands);
@@ -78,10 +66,10 @@ export function prepareOutputs(options: OutputOptions, returns: readonly Attenti
 }
 
 /** Call this immediately before the call that takes the captures: nothing may fail in between. */
-export function pushCaptures({ args, raw }: Runtime, { captures }: Outputs, operands: Operands): void {
+export function pushCaptures({ args }: Runtime, { captures }: Outputs, operands: Operands): void {
   for (const capture of captures) {
     wire.pushCapture(args, capture);
-    operands.run(() => raw.pushCapture());
+    operands.run((raw) => raw.pushCapture());
   }
 }
 

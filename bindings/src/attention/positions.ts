@@ -23,7 +23,7 @@ export function rotate(runtime: Runtime, x: TensorLike, positions: Int32Array, r
     const span = operands.span(positions, 'i32', 'positions');
     const y = operands.output(input.shape, 'f32', 'rotate');
     wire.rotate(runtime.args, input, span, record, coreOf(y));
-    operands.run(() => runtime.raw.rotate());
+    operands.run((raw) => raw.rotate());
     return y;
   });
 }

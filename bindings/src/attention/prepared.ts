@@ -7,7 +7,7 @@ import { checkNames, type Names, plain, readOptions } from '../runtime/options.j
 import { describe, type TensorCore } from '../runtime/tensor.js';
 import type { FloatDType, PreparedAttention, PrepareOptions, Tensor } from '../types/index.js';
 import { attentionOptions } from './options.js';
-import { checkKept, PreparedCall, preparedExtents, preparedNames, toCome, type Wanted, wantedTensor } from './prepared_call.js';
+import { checkKept, PreparedCall, type PreparedExtents, preparedExtents, preparedNames, toCome, type Wanted, wantedTensor } from './prepared_call.js';
 
 const optionNames = { ...preparedNames, return: plain } satisfies Names<PrepareOptions>;
 const elsewhere = {
@@ -15,13 +15,7 @@ const elsewhere = {
   capture: 'call attention() for captures',
 };
 
-interface WantedTensors {
-  readonly q: Wanted;
-  readonly k: Wanted;
-  readonly v: Wanted;
-  readonly out: Wanted;
-  readonly lse: Wanted<'f32'> | undefined;
-}
+type WantedTensors = Omit<PreparedExtents['tensors'], 'lse'> & { readonly lse: Wanted<'f32'> | undefined };
 
 export class WasmPreparedAttention extends PreparedCall implements PreparedAttention {
   readonly #wanted: WantedTensors;
@@ -31,15 +25,9 @@ export class WasmPreparedAttention extends PreparedCall implements PreparedAtten
   constructor(runtime: Runtime, given: PrepareOptions) {
     const options = readOptions(given, optionNames, 'prepare', elsewhere);
     const extents = preparedExtents(options);
-    const { shapes, dtypes } = extents;
+    const { shapes, tensors } = extents;
     const returned = checkNames(options.return ?? [], ['lse'], 'return');
-    const wanted: WantedTensors = {
-      q: { dtype: dtypes.q, shape: shapes.q },
-      k: { dtype: dtypes.kv, shape: shapes.k },
-      v: { dtype: dtypes.kv, shape: shapes.v },
-      out: { dtype: dtypes.out, shape: shapes.out },
-      lse: returned.includes('lse') ? { dtype: 'f32', shape: shapes.lse } : undefined,
-    };
+    const wanted: WantedTensors = { ...tensors, lse: returned.includes('lse') ? tensors.lse : undefined };
 
     const { args, raw } = runtime;
     const made = call(runtime, (operands) => {
@@ -52,7 +40,7 @@ export class WasmPreparedAttention extends PreparedCall implements PreparedAtten
       };
       const { q, k, v } = wanted;
       wire.attention(args, toCome(q), toCome(k), toCome(v), masking, outputs);
-      const handle = operands.make(() => raw.prepare());
+      const handle = operands.make((raw) => raw.prepare());
       return { handle, kvLengths: masking.kvLengths, ...operands.keepInputs() };
     });
     super(runtime, made, shapes, (handle) => raw.preparedRelease(handle));

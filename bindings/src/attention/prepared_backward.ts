@@ -5,16 +5,10 @@ import { optionError } from '../runtime/errors.js';
 import { call, checkShared, checkStatus, type KeptInputs, type NamedTensor, ownTensor, type Runtime } from '../runtime/operands.js';
 import { checkChoice, checkOptions, type Names, plain, readOptions } from '../runtime/options.js';
 import { describe, floatDTypes } from '../runtime/tensor.js';
-import type {
-  AttentionGradients,
-  PrepareBackwardOptions,
-  PreparedBackward,
-  PreparedBackwardGradients,
-  PreparedBackwardInputs,
-  PreparedBackwardResult,
-} from '../types/index.js';
+import type { PrepareBackwardOptions, PreparedBackward, PreparedBackwardGradients, PreparedBackwardInputs } from '../types/index.js';
+import type { PreparedBackwardResult } from '../types/index.js';
 import { wholeCall } from './backward.js';
-import { giveVectors, inputNames, noGradients, type VectorName, wantedGradients } from './gradients.js';
+import { giveVectors, inputNames, noGradients, type VectorName, wantedGradients, withVectors } from './gradients.js';
 import { attentionOptions } from './options.js';
 import { checkKept, PreparedCall, preparedExtents, preparedNames, toCome, type Wanted, wantedTensor } from './prepared_call.js';
 
@@ -43,19 +37,12 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
   constructor(runtime: Runtime, given: PrepareBackwardOptions) {
     const options = readOptions(given, optionNames, 'prepareBackward', elsewhere);
     const extents = preparedExtents(options);
-    const { shapes, dtypes } = extents;
-    const { dOutDtype = dtypes.out, out: into = {} } = options;
+    const { shapes, tensors } = extents;
+    const { dOutDtype = tensors.out.dtype, out: into = {} } = options;
     checkChoice(dOutDtype, floatDTypes, 'dOutDtype');
     checkOptions(into, outNames, 'out', { dQ: 'it is given to run()', dK: 'it is given to run()', dV: 'it is given to run()' });
     const wanted = wantedGradients(options);
-    const inputs = {
-      q: { dtype: dtypes.q, shape: shapes.q },
-      k: { dtype: dtypes.kv, shape: shapes.k },
-      v: { dtype: dtypes.kv, shape: shapes.v },
-      out: { dtype: dtypes.out, shape: shapes.out },
-      lse: { dtype: 'f32', shape: shapes.lse },
-      dOut: { dtype: dOutDtype, shape: shapes.out },
-    } as const;
+    const inputs = { ...tensors, dOut: { dtype: dOutDtype, shape: shapes.out } };
     const outputs: Partial<Record<OutputName, Wanted<'f32'>>> = {};
     if (wanted.includes('dQ')) outputs.dQ = { dtype: 'f32', shape: shapes.q };
     if (wanted.includes('dK')) outputs.dK = { dtype: 'f32', shape: shapes.k };
@@ -78,7 +65,7 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
       const { q, k, v, out, lse, dOut } = inputs;
       const results = { out: toCome(out), lse: toCome(lse), checkLse: false };
       wire.attentionBackward(args, toCome(q), toCome(k), toCome(v), masking, results, toCome(dOut), record, wholeCall);
-      const handle = operands.make(() => raw.prepareBackward());
+      const handle = operands.make((raw) => raw.prepareBackward());
       return { vectors: names, handle, kvLengths: masking.kvLengths, ...operands.keepInputs() };
     });
     super(runtime, made, shapes, (handle) => raw.preparedBackwardRelease(handle));
@@ -117,18 +104,12 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
     }
     checkKept(this.#kept, written);
     const address = (named: NamedTensor | undefined) => named?.tensor.address ?? 0;
-    const { raw, heap } = runtime;
-    const status = raw._multihead_run_backward(
+    const status = runtime.raw._multihead_run_backward(
       ...([handle, address(q), address(k), address(v), address(out), address(lse), address(dOut)] as const),
       ...([address(dQ), address(dK), address(dV)] as const),
     );
     if (status !== 0) checkStatus(runtime, status);
-    const result: Partial<Record<VectorName, AttentionGradients[VectorName]>> = {};
-    for (const name of this.#vectors) {
-      const { address: at, length } = this.#record[name];
-      result[name] = heap.view('f32', at, length).slice();
-    }
-    return result;
+    return withVectors({ result: {}, record: this.#record, vectors: this.#vectors }, runtime.heap) as PreparedBackwardResult;
   }
 
   #output(gradients: PreparedBackwardGradients, name: OutputName): NamedTensor | undefined {

@@ -28,7 +28,7 @@ export interface Wanted<D extends FloatDType = FloatDType> {
 /** A placeholder without an address for a tensor that only run() gets. */
 export const toCome = <D extends FloatDType>(tensor: Wanted<D>): Operand<D> => ({ address: 0, ...tensor });
 
-/** The shapes and dtypes of a prepared call. */
+/** The extents of a prepared call, and the tensors of a run. */
 export interface PreparedExtents {
   readonly batch: Count;
   readonly heads: Count;
@@ -37,7 +37,7 @@ export interface PreparedExtents {
   /** d_k */
   readonly width: Count;
   readonly shapes: Readonly<Record<keyof PreparedShapes, Extents>>;
-  readonly dtypes: { readonly q: FloatDType; readonly kv: FloatDType; readonly out: FloatDType };
+  readonly tensors: Readonly<Record<'q' | 'k' | 'v' | 'out', Wanted>> & { readonly lse: Wanted<'f32'> };
 }
 
 /** Reads options whose names have been checked. Throws `E_OPTION`, `E_SHAPE`. */
@@ -64,7 +64,14 @@ export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
   };
   for (const shape of Object.values(shapes)) Object.freeze(shape);
   Object.freeze(shapes);
-  return { batch, heads, queries, keys, width, shapes, dtypes: { q: dtype, kv: kvDtype, out: outDtype } };
+  const tensors = {
+    q: { dtype, shape: shapes.q },
+    k: { dtype: kvDtype, shape: shapes.k },
+    v: { dtype: kvDtype, shape: shapes.v },
+    out: { dtype: outDtype, shape: shapes.out },
+    lse: { dtype: 'f32', shape: shapes.lse },
+  } as const;
+  return { batch, heads, queries, keys, width, shapes, tensors };
 }
 
 /** A prepared operation in the core, and the inputs that its runs read besides their tensors. */

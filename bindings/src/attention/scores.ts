@@ -78,12 +78,12 @@ function readRows(
     checkExtents(shape, 'scores');
     const size = elements(shape);
     const { address } = operands.temporary(size * bytesPerElement('f32'), 'scores');
-    const { args, raw, heap } = runtime;
+    const { args, heap } = runtime;
     const out = { address, dtype: 'f32', shape } as const;
     wire.pushCapture(args, { stage, out, heads: chosen, firstRow });
-    operands.run(() => raw.pushCapture());
+    operands.run((raw) => raw.pushCapture());
     wire.attentionScores(args, query, key, masking);
-    operands.run(() => raw.attentionScores());
+    operands.run((raw) => raw.attentionScores());
     const bytes = size * bytesPerElement('f32');
     const data = onJavaScriptHeap(bytes, 'scores', () => heap.view('f32', address, size).slice());
     return { firstRow, rows, shape, data };

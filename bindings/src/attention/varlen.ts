@@ -57,9 +57,8 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
       scores: [],
     };
     const outputs = prepareOutputs(options, ['lse'], shapes, operands);
-    const { args, raw } = runtime;
-    wire.attentionVarlen(args, query, key, value, cuQ, cuK, masking, outputs.record);
-    operands.run(() => raw.attentionVarlen());
+    wire.attentionVarlen(runtime.args, query, key, value, cuQ, cuK, masking, outputs.record);
+    operands.run((raw) => raw.attentionVarlen());
     return outputs.result as VarlenResult<R, O>;
   });
 }
@@ -82,11 +81,9 @@ export function attentionVarlenBackward<const R extends readonly VarlenGradientN
     // There is no bias, so the core rejects dBias, and any shape will do here.
     const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: [1] };
     const gradients = prepareGradients(options, shapes, extents, operands);
-    const { args, raw, heap } = runtime;
-    const { record } = gradients;
-    wire.attentionVarlenBackward(args, query, key, value, cuQ, cuK, masking, results, dOut, record);
-    operands.run(() => raw.attentionVarlenBackward());
-    return withVectors(gradients, heap) as VarlenBackwardResult<R>;
+    wire.attentionVarlenBackward(runtime.args, query, key, value, cuQ, cuK, masking, results, dOut, gradients.record);
+    operands.run((raw) => raw.attentionVarlenBackward());
+    return withVectors(gradients, runtime.heap) as VarlenBackwardResult<R>;
   });
 }
 

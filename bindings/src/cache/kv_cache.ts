@@ -68,9 +68,8 @@ export class WasmKVCache extends CoreCache implements KVCache {
     this.assertLive();
     call(this.runtime, (operands) => {
       const { key, value, span } = readAppended(this, operands, k, v, counts);
-      const { args, raw } = this.runtime;
-      wire.cacheAppend(args, key, value, span);
-      operands.run(() => raw.cacheAppend(this.handle));
+      wire.cacheAppend(this.runtime.args, key, value, span);
+      operands.run((raw) => raw.cacheAppend(this.handle));
     });
   }
 
@@ -82,9 +81,8 @@ export class WasmKVCache extends CoreCache implements KVCache {
     const options = readOptions(given, attendNames, 'attend', attendElsewhere);
     return call(this.runtime, (operands) => {
       const { query, masking, outputs } = readAttended(this.runtime, this, operands, q, options);
-      const { args, raw } = this.runtime;
-      wire.cacheAttend(args, query, masking, outputs.record);
-      operands.run(() => raw.cacheAttend(this.handle));
+      wire.cacheAttend(this.runtime.args, query, masking, outputs.record);
+      operands.run((raw) => raw.cacheAttend(this.handle));
       return outputs.result as AttentionResult<R, O, C>;
     });
   }
@@ -94,7 +92,7 @@ export class WasmKVCache extends CoreCache implements KVCache {
     const rest = checkCount(length, 'length', 0);
     const entry = checkCount(batch, 'batch', 0);
     call(this.runtime, (operands) => {
-      operands.run(() => this.runtime.raw.cacheTruncate(this.handle, entry, rest));
+      operands.run((raw) => raw.cacheTruncate(this.handle, entry, rest));
     });
   }
 

@@ -44,7 +44,7 @@ export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCach
     this.assertLive();
     const rest = checkCount(length, 'length', 0);
     call(this.runtime, (operands) => {
-      operands.run(() => this.runtime.raw.moduleCacheTruncate(this.handle, rest));
+      operands.run((raw) => raw.moduleCacheTruncate(this.handle, rest));
     });
   }
 }

@@ -1,18 +1,15 @@
 // multihead lens, patch, ablate and attribute: what the parts of a language model do, in numbers and as a chart.
 
-import { writeFile } from 'node:fs/promises';
 import { printable } from '../runtime/text.js';
-import type { Metric, Model, ModelInfo, ModelInput, Site, Token } from '../types/models.js';
-import { choice, count, flag, lists, number, numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
+import type { Metric, Model, ModelInfo, ModelInput, PairResults, PartResults, Site, Token } from '../types/models.js';
+import { chart as chartOption, choice, count, flag, lists, number, numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
 import { type Grid, gridSvg } from './grid_chart.js';
-import { OutputError } from './output.js';
-import { type Opened, readInputs, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
+import { rowOf, showLine, writeChart } from './output.js';
+import { type Opened, readInputs, refuseOthers, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
 
 // Gradients are for models on this thread.
 const { workers: _, ...alone } = sharedOptions;
-const chart = text('FILE', 'writes an SVG with a color for each part of each layer', 'the name of a file that ends with .svg', (name) =>
-  /\.svg$/i.test(name),
-);
+const chart = chartOption('writes an SVG with a color for each part of each layer');
 const isGiven = (value: string): boolean => value !== '';
 
 const metricOptions = {
@@ -63,43 +60,23 @@ function metricOf({ token, against, position }: Values<typeof metricOptions>): M
 
 const placesOf = ({ by, site }: Values<typeof partOptions>) => ({ by, site: site === 'auto' ? undefined : site });
 
-const refuseOthers = ({ output, causal }: ModelInfo): string | undefined =>
-  output !== 'languageModel' || !causal ? 'a causal language model' : undefined;
 const refuse = (info: ModelInfo): string | undefined => refuseOthers(info) ?? (info.encoder && 'a causal language model without an encoder');
 
-async function writeChart(file: string | undefined, grid: Grid): Promise<void> {
-  if (file === undefined) return;
-  await writeFile(file, gridSvg(grid)).catch((cause: unknown) => {
-    throw new OutputError(file, cause);
-  });
-}
-
+const writeGrid = (file: string | undefined, grid: Grid): Promise<void> => writeChart(file, () => gridSvg(grid));
 const wordsOf = (input: ModelInput): string => printable(typeof input === 'string' ? input : input.join(' '));
 const numbersTo = (end: number): string[] => Array.from({ length: end }, (__, at) => String(at));
 
 /** Runs a sweep that shows its progress, and that Ctrl-C ends. */
-async function sweeping<T>(
+function sweeping<T>(
   { messages, interrupt }: Session,
   run: (options: { signal: AbortSignal; onProgress: (done: number) => void }) => Promise<T>,
 ): Promise<T> {
-  const onProgress = (done: number): void => void (messages.isTTY && messages.write(`\r${Math.floor(100 * done)} %\x1b[K`, () => {}));
-  interrupt.listen(true);
-  try {
-    return await run({ signal: interrupt.signal, onProgress });
-  } finally {
-    interrupt.listen(false);
-    if (messages.isTTY) messages.write('\r\x1b[K', () => {});
-  }
+  const onProgress = (done: number): void => showLine(messages, `${Math.floor(100 * done)} %`);
+  return interrupt.during(() => run({ signal: interrupt.signal, onProgress })).finally(() => showLine(messages, ''));
 }
 
-/** A result for each part of each layer. */
-interface Found {
-  readonly clean: number;
-  readonly corrupt?: number;
-  readonly values: { readonly shape: readonly number[]; readonly data: Float32Array };
-  /** True if values are changes of the metric already. */
-  readonly changes: boolean;
-}
+/** `changes`: true if values are changes of the metric already. */
+type Found = PartResults & Partial<PairResults> & { readonly changes: boolean };
 
 async function show(
   { model, description }: Opened,
@@ -117,13 +94,12 @@ async function show(
     const rows = numbersTo(layers).map((__, layer) => [...found.values.data.subarray(layer * parts, (layer + 1) * parts)]);
     await output.json({ ...description, clean, ...(corrupt !== undefined && { corrupt }), [changes ? 'changes' : 'metrics']: rows });
   } else {
-    const row = (cells: readonly string[]): string => `${cells.map((cell, index) => cell.padStart(index === 0 ? 5 : 9)).join('')}\n`;
     await output.write(`metric ${clean.toFixed(4)}${corrupt === undefined ? '' : `, corrupt ${corrupt.toFixed(4)}`}; its change by ${column}:\n`);
-    await output.write(row(['layer', ...numbersTo(parts)]));
+    await output.write(rowOf(['layer', ...numbersTo(parts)], 1, 9));
     for (let layer = 0; layer < layers; layer += 1)
-      await output.write(row([String(layer), ...numbersTo(parts).map((__, part) => at(layer, part).toFixed(3))]));
+      await output.write(rowOf([String(layer), ...numbersTo(parts).map((__, part) => at(layer, part).toFixed(3))], 1, 9));
   }
-  await writeChart(values.chart, {
+  await writeGrid(values.chart, {
     title: `Change of the metric by ${column}: ${model.info.modelType}`,
     text: inputs.map(wordsOf).join(' → '),
     ...{ column, rows: numbersTo(layers).map((layer) => `layer ${layer}`), columns: numbersTo(parts), values: changed },
@@ -137,10 +113,11 @@ export async function patch(args: readonly string[], session: Session): Promise<
   const { folder, inputs } = readInputs(positionals, values, 2, 2);
   const [clean, corrupt] = inputs as [ModelInput, ModelInput];
   const metric = metricOf(values);
-  await withModel(session, folder, values, refuse, async (opened) => {
+  const work = async (opened: Opened): Promise<void> => {
     const results = await sweeping(session, (options) => opened.model.patch(clean, corrupt, metric, { ...placesOf(values), ...options }));
     await show(opened, inputs, { ...results, changes: false }, values.by, values, session);
-  });
+  };
+  await withModel(session, folder, values, work, refuse);
 }
 
 export async function ablate(args: readonly string[], session: Session): Promise<void> {
@@ -153,7 +130,7 @@ export async function ablate(args: readonly string[], session: Session): Promise
     const results = await sweeping(session, (options) => opened.model.ablate(inputs, metric, { ablation, ...places, ...options }));
     await show(opened, inputs, { ...results, changes: false }, 'head', values, session);
   };
-  await withModel(session, folder, values, refuseOthers, work);
+  await withModel(session, folder, values, work, refuseOthers);
 }
 
 /** Two texts: attribution patching. One text: what heads and MLPs add to the logits. */
@@ -162,7 +139,7 @@ export async function attribute(args: readonly string[], session: Session): Prom
   const { folder, inputs } = readInputs(positionals, values, 2);
   const [clean, corrupt] = inputs as [ModelInput, ModelInput?];
   const metric = metricOf(values);
-  await withModel(session, folder, { ...values, workers: undefined }, refuse, async (opened) => {
+  const work = async (opened: Opened): Promise<void> => {
     if (corrupt !== undefined) {
       const results = await opened.model.attributionPatch(clean, corrupt, metric, placesOf(values));
       await show(opened, inputs, { ...results, changes: true }, values.by, values, session);
@@ -172,7 +149,8 @@ export async function attribute(args: readonly string[], session: Session): Prom
       throw new UsageError('--against', 'a token, and another one for --token, with one text', 'none');
     }
     await showDirect(opened, clean, await opened.model.logitAttribution(clean, metric), values, session);
-  });
+  };
+  await withModel(session, folder, { ...values, workers: undefined }, work, refuse);
 }
 
 async function showDirect(
@@ -187,14 +165,13 @@ async function showDirect(
   const all = numbersTo(layers).map((__, layer) => [...heads.data.subarray(layer * count, (layer + 1) * count), mlp[layer] as number]);
   if (values.json) await output.json({ ...description, metric, embedding, rest, heads: all.map((row) => row.slice(0, count)), mlp: [...mlp] });
   else {
-    const row = (cells: readonly string[]): string => `${cells.map((cell, at) => cell.padStart(at === 0 ? 5 : 9)).join('')}\n`;
     await output.write(
       `difference of logits ${metric.toFixed(4)}: embedding ${embedding.toFixed(4)}, biases ${rest.toFixed(4)}, and by head and MLP:\n`,
     );
-    await output.write(row(['layer', ...columns]));
-    for (const [layer, cells] of all.entries()) await output.write(row([String(layer), ...cells.map((cell) => cell.toFixed(3))]));
+    await output.write(rowOf(['layer', ...columns], 1, 9));
+    for (const [layer, cells] of all.entries()) await output.write(rowOf([String(layer), ...cells.map((cell) => cell.toFixed(3))], 1, 9));
   }
-  await writeChart(values.chart, {
+  await writeGrid(values.chart, {
     title: `What heads and MLPs add to the logits: ${model.info.modelType}`,
     ...{ text: wordsOf(input), column: 'head', rows: numbersTo(layers).map((layer) => `layer ${layer}`), columns, values: all.flat() },
     noteOf: (layer, part) => `layer ${layer}, ${part === count ? 'MLP' : `head ${part}`}: ${all[layer]?.[part]?.toFixed(4)}`,
@@ -206,7 +183,7 @@ export async function lens(args: readonly string[], session: Session): Promise<v
   const { values, positionals } = parse(args, lensOptions);
   const { folder, inputs } = readInputs(positionals, values, 1);
   const input = inputs[0] ?? '';
-  await withModel(session, folder, values, refuse, (opened) => look(opened, input, values, session));
+  await withModel(session, folder, values, (opened) => look(opened, input, values, session), refuse);
 }
 
 async function look({ model, description }: Opened, input: ModelInput, values: Values<typeof lensOptions>, session: Session): Promise<void> {
@@ -242,7 +219,7 @@ async function look({ model, description }: Opened, input: ModelInput, values: V
     }
   }
   const best = (row: number, token: number) => at(row, token)[0];
-  await writeChart(values.chart, {
+  await writeGrid(values.chart, {
     title: `What every layer would predict: ${model.info.modelType}`,
     ...{ text: wordsOf(input), column: 'position', rows: layers.map((layer) => `layer ${layer}`), columns: numbersTo(tokens) },
     values: layers.flatMap((__, row) => numbersTo(tokens).map((___, token) => best(row, token)?.probability ?? 0)),

@@ -55,6 +55,9 @@ export function text(placeholder: string, help: string, expected: string, isRigh
   return { placeholder, help, expected, fallback: undefined, read: (value) => (isRight(value) ? value : undefined) };
 }
 
+export const chart = (help: string): Option<string | undefined> =>
+  text('FILE', help, 'the name of a file that ends with .svg', (name) => /\.svg$/i.test(name));
+
 /** Texts, one each time that the option is given. */
 export const texts = (help: string): Option<readonly string[]> => ({
   ...{ placeholder: 'TEXT', help, expected: 'a text', fallback: [] },
@@ -84,13 +87,8 @@ export const lists = (help: string): Option<readonly (readonly number[])[]> => (
 /** The name of an option on the command line: --top-k of topK. */
 export const flagOf = (name: string): string => `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 
-export interface Parsed<O extends Options> {
-  readonly values: Values<O>;
-  readonly positionals: readonly string[];
-}
-
 /** Reads arguments. Throws UsageError. */
-export function parse<const O extends Options>(args: readonly string[], options: O): Parsed<O> {
+export function parse<const O extends Options>(args: readonly string[], options: O) {
   const byFlag = new Map(Object.entries(options).map(([name, option]) => [flagOf(name).slice(2), { name, option }]));
   const types = [...byFlag].map(([name, { option }]) => [name, { type: option.placeholder === '' ? 'boolean' : 'string' }] as const);
   // The errors of `strict` span several lines. Without it, tokens tell wrong options.

@@ -2,6 +2,7 @@
 
 import { quoted } from '../runtime/text.js';
 import { flag, type Option, parse, text, UsageError } from './arguments.js';
+import { showLine } from './output.js';
 import type { Session } from './session.js';
 
 function isPattern(value: string): boolean {
@@ -33,7 +34,7 @@ export async function bench(args: readonly string[], { loadBench, version, outpu
   const names = namesFor(filter);
   if (names.length === 0)
     throw new UsageError('--filter', 'a regular expression that some name matches, such as forward/gpt2', quoted(String(filter)));
-  const show = (line: string): void => void (messages.isTTY && messages.write(`\r${line}\x1b[K`, () => {}));
+  const show = (line: string): void => showLine(messages, line);
   const run: { machine?: object; benchmarks: object[] } = { benchmarks: [] };
   show('measuring the limits of this machine');
   const mh = await load();

@@ -37,17 +37,7 @@ export const label = (at: readonly [number, number], words: string, more = ''): 
   `<text x="${at[0]}" y="${at[1]}"${more}>${escaped(words)}</text>`;
 
 /** The first lines of a chart, with its title and a text. */
-export const opening = ({
-  title,
-  text,
-  width,
-  height,
-}: {
-  readonly title: string;
-  readonly text: string;
-  readonly width: number;
-  readonly height: number;
-}): string[] => [
+export const opening = (title: string, text: string, width: number, height: number): string[] => [
   `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img" aria-labelledby="title" font-family="system-ui, sans-serif" font-size="12">`,
   `<title id="title">${escaped(title)}</title>`,
   `<rect width="${width}" height="${height}" fill="#fff"/>`,
@@ -70,7 +60,7 @@ export function svgOf({ modelType, text, tokens, layers, heads, maps }: Chart): 
   const swatch = 10;
   const legendLeft = left + 128;
   const lines = [
-    ...opening({ title, text, width, height }),
+    ...opening(title, text, width, height),
     ...heads.map((head) => label([x(head) + size / 2, top - 8], size < 60 ? `${head}` : `head ${head}`, middle)),
     ...(size < 60 ? [label([left - 10, top - 8], 'head', ' text-anchor="end"')] : []),
     ...layers.map((layer) => label([left - 10, y(layer) + size / 2 + 4], `layer ${layer}`, ' text-anchor="end"')),

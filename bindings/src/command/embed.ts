@@ -30,13 +30,7 @@ function similaritiesOf(vectors: readonly Float32Array[]): number[][] {
 export async function embed(args: readonly string[], session: Session): Promise<void> {
   const { values, positionals } = parse(args, embedOptions);
   const { folder, inputs } = readInputs(positionals, values, Infinity);
-  await withModel(
-    session,
-    folder,
-    values,
-    () => undefined,
-    (opened) => compare(readerOf(opened), inputs, values, session),
-  );
+  await withModel(session, folder, values, (opened) => compare(readerOf(opened), inputs, values, session));
 }
 
 async function compare(

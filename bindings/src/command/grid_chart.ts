@@ -33,7 +33,7 @@ export function gridSvg({ title, text, column, rows, columns, values, noteOf, le
   const middle = ' text-anchor="middle"';
   const bottom = top + rows.length * size;
   const lines = [
-    ...opening({ title, text, width, height }),
+    ...opening(title, text, width, height),
     label([left - 10, top - 8], column, ' text-anchor="end"'),
     ...columns.flatMap((name, at) => (at % step === 0 ? [label([left + (at + 0.5) * size, top - 8], name, middle)] : [])),
     ...rows.flatMap((name, at) =>

@@ -1,20 +1,19 @@
 // multihead heads: what every head of a model looks at, in numbers and as a chart.
 
-import { writeFile } from 'node:fs/promises';
 import { printable } from '../runtime/text.js';
 import type { Model, ModelInput } from '../types/models.js';
-import { numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
+import { chart, numbers, type Option, parse, UsageError, type Values } from './arguments.js';
 import { type ChartMap, mostSide, svgOf } from './chart.js';
 import { Interrupted } from './interrupt.js';
 import { smallMap } from './map_image.js';
-import { OutputError } from './output.js';
+import { rowOf, showLine, writeChart } from './output.js';
 import { type Opened, readerOf, readInputs, type Session, sharedOptions, withModel } from './session.js';
 import { type Statistics, statisticsOf } from './statistics.js';
 
 export const headsOptions = {
   layers: numbers('only these layers, such as 0,1'),
   heads: numbers('only these heads of each layer'),
-  chart: text('FILE', 'writes an SVG with a small map of each head', 'the name of a file that ends with .svg', (name) => /\.svg$/i.test(name)),
+  chart: chart('writes an SVG with a small map of each head'),
   ...sharedOptions,
 } satisfies Record<string, Option<unknown>>;
 
@@ -60,13 +59,7 @@ async function* mapsOf(model: Model, input: ModelInput, layers: readonly number[
 export async function heads(args: readonly string[], session: Session): Promise<void> {
   const { values, positionals } = parse(args, headsOptions);
   const { folder, inputs } = readInputs(positionals, values, 1);
-  await withModel(
-    session,
-    folder,
-    values,
-    () => undefined,
-    (opened) => look(readerOf(opened), inputs[0] ?? '', values, session),
-  );
+  await withModel(session, folder, values, (opened) => look(readerOf(opened), inputs[0] ?? '', values, session));
 }
 
 async function look(
@@ -82,10 +75,9 @@ async function look(
 
   const found: ({ readonly layer: number; readonly head: number } & Statistics)[] = [];
   const maps: ChartMap[] = [];
-  interrupt.listen(true);
-  try {
+  const measure = async (): Promise<void> => {
     for await (const { layer, head, weights } of mapsOf(model, input, layers, columnHeads, encoded.ids.length)) {
-      if (messages.isTTY) messages.write(`\rlayer ${layer}\x1b[K`, () => {});
+      showLine(messages, `layer ${layer}`);
       await new Promise((resolve) => setImmediate(resolve)); // Ctrl-C has its turn
       if (interrupt.signal.aborted) throw new Interrupted();
       const statistics = statisticsOf(weights, encoded.ids);
@@ -94,26 +86,19 @@ async function look(
       const note = columns.map((name) => `${name} ${rounded(statistics[name])}`).join(', ');
       maps.push({ layer, head, map: smallMap(weights, encoded.ids.length, side), note: `layer ${layer}, head ${head}: ${note}` });
     }
-  } finally {
-    interrupt.listen(false);
-    if (messages.isTTY) messages.write('\r\x1b[K', () => {});
-  }
+  };
+  await interrupt.during(measure).finally(() => showLine(messages, ''));
 
   if (values.json) {
     const tokens = encoded.tokens === undefined ? {} : { tokens: encoded.tokens };
     await output.json({ ...description, ids: encoded.ids, ...tokens, maps: found });
   } else {
-    const row = (cells: readonly string[]): string => `${cells.map((cell, at) => cell.padStart(at < 2 ? 5 : 10)).join('')}\n`;
-    await output.write(row(['layer', ' head', ...columns]));
+    await output.write(rowOf(['layer', ' head', ...columns], 2, 10));
     for (const { layer, head, ...each } of found) {
-      await output.write(row([String(layer), String(head), ...columns.map((name) => rounded(each[name]))]));
+      await output.write(rowOf([String(layer), String(head), ...columns.map((name) => rounded(each[name]))], 2, 10));
     }
   }
-  if (values.chart !== undefined) {
-    const words = typeof input === 'string' ? input : input.join(' ');
-    const svg = svgOf({ modelType: model.info.modelType, text: printable(words), tokens: encoded.ids.length, layers, heads: columnHeads, maps });
-    await writeFile(values.chart, svg).catch((cause: unknown) => {
-      throw new OutputError(values.chart as string, cause);
-    });
-  }
+  const words = printable(typeof input === 'string' ? input : input.join(' '));
+  const { modelType } = model.info;
+  await writeChart(values.chart, () => svgOf({ modelType, text: words, tokens: encoded.ids.length, layers, heads: columnHeads, maps }));
 }

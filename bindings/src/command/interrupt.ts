@@ -24,6 +24,16 @@ export class Interrupt {
     return this.#aborter.signal;
   }
 
+  /** Aborts the signal at Ctrl-C while `work` runs. */
+  async during<T>(work: () => Promise<T>): Promise<T> {
+    this.listen(true);
+    try {
+      return await work();
+    } finally {
+      this.listen(false);
+    }
+  }
+
   /** True aborts the signal at Ctrl-C; false lets Ctrl-C end the process. */
   listen(listens: boolean): void {
     if (listens === this.#listens) return;

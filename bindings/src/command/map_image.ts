@@ -1,7 +1,7 @@
 // Small images of attention maps: averaged to few cells, in 16 colors, as PNG (RFC 2083) with 4 bits for each cell.
 
 import { Buffer } from 'node:buffer';
-import { deflateSync } from 'node:zlib';
+import { crc32, deflateSync } from 'node:zlib';
 
 export const levels = 16;
 
@@ -45,21 +45,12 @@ export function smallMap(weights: Float32Array, count: number, most: number): Sm
   return { side, levels: Uint8Array.from(means, level) };
 }
 
-/** CRC-32 of chunks. node:zlib has it since Node 22.2. */
-const crcs = Uint32Array.from({ length: 256 }, (_, byte) => {
-  let crc = byte;
-  for (let bit = 0; bit < 8; bit += 1) crc = crc & 1 ? (crc >>> 1) ^ 0xedb88320 : crc >>> 1;
-  return crc;
-});
-
 function chunk(type: string, data: Uint8Array): Buffer {
   const bytes = Buffer.alloc(12 + data.length);
   bytes.writeUInt32BE(data.length, 0);
   bytes.write(type, 4, 'latin1');
   bytes.set(data, 8);
-  let crc = 0xffffffff;
-  for (const byte of bytes.subarray(4, -4)) crc = (crc >>> 8) ^ (crcs[(crc ^ byte) & 255] as number);
-  bytes.writeUInt32BE(~crc >>> 0, 8 + data.length);
+  bytes.writeUInt32BE(crc32(bytes.subarray(4, -4)), 8 + data.length);
   return bytes;
 }
 

@@ -1,5 +1,6 @@
 // The streams of the command, and its exit codes. The native programs have the same ones.
 
+import { writeFile } from 'node:fs/promises';
 import { printable } from '../runtime/text.js';
 
 export const exitCodes = {
@@ -31,6 +32,21 @@ export interface Stream {
   readonly isTTY?: boolean | undefined;
   write(text: string, done: (error?: Error | null) => void): boolean;
   on(event: 'error', listener: (error: Error) => void): unknown;
+}
+
+/** Shows a line on a terminal in place of the one before; '' takes it away. */
+export const showLine = (messages: Stream, line: string): void => void (messages.isTTY && messages.write(`\r${line}\x1b[K`, () => {}));
+
+/** A line of a table whose first `labels` cells are narrow. */
+export const rowOf = (cells: readonly string[], labels: number, width: number): string =>
+  `${cells.map((cell, at) => cell.padStart(at < labels ? 5 : width)).join('')}\n`;
+
+/** Writes what `make` gives, if a file is named. Throws OutputError. */
+export async function writeChart(file: string | undefined, make: () => string): Promise<void> {
+  if (file === undefined) return;
+  await writeFile(file, make()).catch((cause: unknown) => {
+    throw new OutputError(file, cause);
+  });
 }
 
 /** The part of standard input that is used: it gives text. */

@@ -1,12 +1,12 @@
 // multihead run: continues a text, token by token, answers messages, or writes what a model with an encoder makes of a text.
 
 import { printable } from '../runtime/text.js';
-import type { ChatInput, ChatMessage, GenerateOptions, ModelInfo } from '../types/models.js';
+import type { ChatInput, ChatMessage, GenerateOptions } from '../types/models.js';
 import { choice, count, flag, number, type Option, parse, texts, UsageError, type Values } from './arguments.js';
 import { linesOf } from './output.js';
-import { type Opened, readInputs, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
+import { type Opened, readInputs, refuseOthers, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
 
-export const runOptions = {
+const generateOptions = {
   maxNewTokens: count("most new tokens; default 128, or the folder's of a model with an encoder, or as many as the model has room for"),
   temperature: number('0, the default: always the likeliest token; else logits are divided by X', '0 or more', (value) => value >= 0),
   topK: count('draws only from the N likeliest tokens; default 0, all'),
@@ -18,8 +18,12 @@ export const runOptions = {
   forcedBos: count("the second token of a decoder with an encoder, such as a language's"),
   seed: count('seed of the random numbers; default 0'),
   stop: texts('a text that ends the generation; may be given several times'),
-  chat: flag("answers the text by the folder's chat template; without one, each line of standard input"),
   cacheType: choice('type of the cached keys and values', ['f32', 'f16', 'bf16', 'int8'], 'f32'),
+} satisfies Partial<Record<keyof GenerateOptions, Option<unknown>>>;
+
+export const runOptions = {
+  ...generateOptions,
+  chat: flag("answers the text by the folder's chat template; without one, each line of standard input"),
   ...steeringOptions,
   ...sharedOptions,
 } satisfies Record<string, Option<unknown>>;
@@ -36,15 +40,15 @@ export async function run(args: readonly string[], session: Session): Promise<vo
   if (values.chat && values.ids.length > 0) throw new UsageError('--ids', 'none beside --chat', 'a list');
   const waits = given === undefined && session.input.isTTY === true;
   if (waits && !values.chat) throw new UsageError('TEXT', 'one text, in quotes, a text from standard input, or --ids', 'none');
-  const refuse = ({ output, causal }: ModelInfo) => (output === 'languageModel' && causal ? undefined : 'a causal language model');
-  await withModel(session, folder, values, refuse, async (opened) => {
+  const work = async (opened: Opened): Promise<void> => {
     const edited = { ...values, ...(await steering(session, values, opened.model)) };
     if (given === undefined && values.chat && !values.json) await converse(opened, edited, session);
     else {
       const prompt = given ?? (await wholeOf(session));
       await continueText(opened, values.chat ? [{ role: 'user', content: prompt as string }] : prompt, edited, session);
     }
-  });
+  };
+  await withModel(session, folder, values, work, refuseOthers);
 }
 
 /** The text of standard input, without its last line break. Throws UsageError. */
@@ -74,22 +78,12 @@ async function converse(opened: Opened, values: RunValues, session: Session): Pr
 async function continueText(
   { model, description }: Opened,
   prompt: ChatInput,
-  {
-    json,
-    chat,
-    ids: _,
-    weights: __,
-    help: ___,
-    workers: ____,
-    revision: _____,
-    local: ______,
-    sae: _______,
-    feature: ________,
-    strength: _________,
-    ...options
-  }: RunValues,
+  values: RunValues,
   { output, messages, interrupt }: Session,
 ): Promise<string> {
+  const { json, chat } = values;
+  const names = [...(Object.keys(generateOptions) as (keyof typeof generateOptions)[]), 'edits'] as const;
+  const options: GenerateOptions = Object.fromEntries(names.map((name) => [name, values[name]]));
   const isText = typeof prompt === 'string' || chat;
   const promptTokens = isText ? (await model.encode(prompt as string | ChatMessage[])).ids.length : prompt.length;
 

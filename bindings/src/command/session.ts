@@ -110,19 +110,16 @@ export async function openNamed(
       );
   };
   const begin = performance.now();
-  interrupt.listen(true);
-  let model: Model;
-  try {
-    model = await session.openModel(folder, {
-      ...{ onProgress, onFetch, revision, local, embeddingWeights, signal: interrupt.signal },
-      weights: weights === 'stored' ? undefined : weights,
-      workers: workers === undefined || workers === 'all' ? workers : Number(workers),
+  const options: OpenModelOptions = {
+    ...{ onProgress, onFetch, revision, local, embeddingWeights, signal: interrupt.signal },
+    weights: weights === 'stored' ? undefined : weights,
+    workers: workers === undefined || workers === 'all' ? workers : Number(workers),
+  };
+  const model = await interrupt
+    .during(() => session.openModel(folder, options))
+    .catch((cause: unknown) => {
+      throw cause instanceof Error && !interrupt.signal.aborted ? new OpenError(folder, cause) : cause;
     });
-  } catch (cause) {
-    throw cause instanceof Error && !interrupt.signal.aborted ? new OpenError(folder, cause) : cause;
-  } finally {
-    interrupt.listen(false);
-  }
   const { info } = model;
   return {
     model,
@@ -139,6 +136,10 @@ export async function openNamed(
 /** The model, or its encoder, for what reads a text. */
 export const readerOf = (opened: Opened): Opened => ({ ...opened, model: opened.model.encoder ?? opened.model });
 
+/** A causal language model is needed. */
+export const refuseOthers = ({ output, causal }: ModelInfo): string | undefined =>
+  output !== 'languageModel' || !causal ? 'a causal language model' : undefined;
+
 /**
  * Opens the folder for `work`, and frees it. Throws OpenError; UsageError if the model takes pixels, or `refuse` describes
  * another model that the command needs.
@@ -147,13 +148,13 @@ export async function withModel(
   session: Session,
   folder: string,
   values: Shared,
-  refuse: (info: ModelInfo) => string | undefined,
   work: (opened: Opened) => Promise<void>,
+  refuse?: (info: ModelInfo) => string | undefined,
 ): Promise<void> {
   const opened = await openNamed(session, folder, values);
   const { model } = opened;
   try {
-    const expected = model.info.takesPixels ? 'a model of token ids' : refuse(model.info);
+    const expected = model.info.takesPixels ? 'a model of token ids' : refuse?.(model.info);
     if (expected !== undefined) throw new UsageError(printable(folder, 400), expected, model.info.modelType);
     await work(opened);
   } finally {

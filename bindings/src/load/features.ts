@@ -4,36 +4,24 @@
 import { MultiheadError } from '../runtime/errors.js';
 import type { Backend, Simd } from '../types/index.js';
 
-const preamble = [
-  ...[0x00, 0x61, 0x73, 0x6d], // magic: "\0asm"
-  ...[0x01, 0x00, 0x00, 0x00], // binary format version 1
-  ...[0x01, 0x06, 0x01], // type section, 6 bytes, 1 type:
-  ...[0x60, 0x01, 0x7b, 0x01, 0x7b], //   (func (param v128) (result v128))
-  ...[0x03, 0x02, 0x01, 0x00], // function section, 2 bytes, 1 function, of type 0
-];
+/** A module with (func (param v128) (result v128) …) of these instructions. */
+const probeOf = (instructions: readonly number[]): Uint8Array<ArrayBuffer> =>
+  new Uint8Array([
+    ...[0x00, 0x61, 0x73, 0x6d], // magic: "\0asm"
+    ...[0x01, 0x00, 0x00, 0x00], // binary format version 1
+    ...[0x01, 0x06, 0x01], // type section, 6 bytes, 1 type:
+    ...[0x60, 0x01, 0x7b, 0x01, 0x7b], //   (func (param v128) (result v128))
+    ...[0x03, 0x02, 0x01, 0x00], // function section, 2 bytes, 1 function, of type 0
+    ...[0x0a, instructions.length + 4, 0x01], // code section, 1 body:
+    ...[instructions.length + 2, 0x00], //   no locals
+    ...[...instructions, 0x0b], //   and an end
+  ]);
 
-/** (func (param v128) (result v128) local.get 0, local.get 0, f32x4.add) */
-export const simd128Probe = new Uint8Array([
-  ...preamble,
-  ...[0x0a, 0x0b, 0x01], // code section, 11 bytes, 1 body:
-  ...[0x09, 0x00], //   9 bytes, no locals
-  ...[0x20, 0x00], //   local.get 0
-  ...[0x20, 0x00], //   local.get 0
-  ...[0xfd, 0xe4, 0x01], //   f32x4.add: SIMD prefix, opcode 0xe4 as LEB128
-  0x0b, //   end
-]);
-
-/** (func (param v128) (result v128) local.get 0, local.get 0, local.get 0, f32x4.relaxed_madd) */
-export const relaxedProbe = new Uint8Array([
-  ...preamble,
-  ...[0x0a, 0x0d, 0x01], // code section, 13 bytes, 1 body:
-  ...[0x0b, 0x00], //   11 bytes, no locals
-  ...[0x20, 0x00], //   local.get 0
-  ...[0x20, 0x00], //   local.get 0
-  ...[0x20, 0x00], //   local.get 0
-  ...[0xfd, 0x85, 0x02], //   f32x4.relaxed_madd: SIMD prefix, opcode 0x105 as LEB128
-  0x0b, //   end
-]);
+const get = [0x20, 0x00]; // local.get 0
+/** f32x4.add: SIMD prefix, opcode 0xe4 as LEB128. */
+export const simd128Probe = /* @__PURE__ */ probeOf([...get, ...get, 0xfd, 0xe4, 0x01]);
+/** f32x4.relaxed_madd: SIMD prefix, opcode 0x105 as LEB128. */
+export const relaxedProbe = /* @__PURE__ */ probeOf([...get, ...get, ...get, 0xfd, 0x85, 0x02]);
 
 type SimdChoice = Pick<Backend, 'simd' | 'why'>;
 

@@ -3,7 +3,7 @@
 import { MultiheadError, optionError } from '../runtime/errors.js';
 import { checkChoice, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import { printable } from '../runtime/text.js';
+import { nodeModule, printable } from '../runtime/text.js';
 import { isArrayBuffer } from '../runtime/typed_arrays.js';
 import type { LoadOptions, Simd, WasmSource, WasmUrl } from '../types/index.js';
 import type { PartName } from '../generated/parts.js';
@@ -67,13 +67,8 @@ export interface FileSystem {
   readFile(path: string | URL, encoding: 'utf8'): Promise<string>;
 }
 
-/** Node's file system; undefined elsewhere. Accessed without import, so that bundlers need not resolve it. */
-export function nodeFiles(): FileSystem | undefined {
-  const { process } = globalThis as {
-    process?: { getBuiltinModule?(name: 'node:fs/promises'): FileSystem };
-  };
-  return process?.getBuiltinModule?.('node:fs/promises');
-}
+/** Node's file system; undefined elsewhere. */
+export const nodeFiles = (): FileSystem | undefined => nodeModule('node:fs/promises');
 
 /** The address that a file next to a module has; undefined if the module's address is unknown. */
 export const addressBeside = (module: string | undefined, name: string): string | undefined =>

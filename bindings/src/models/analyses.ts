@@ -14,7 +14,7 @@ import * as core from './core/core_analyses.js';
 import type { Awaitable, Batch, ModelEngine } from './core/engine.js';
 import { type CoreModel, onThisThread } from './core/model.js';
 import { shapeOf } from './core/sites.js';
-import { mostBusy, nextTask } from './core/turns.js';
+import { Turn } from './core/turns.js';
 import { decoderInputOf } from './decoder_input.js';
 import { checkScales, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
@@ -225,13 +225,8 @@ export class Analyses implements ModelAnalyses {
   }
 
   async #pair(clean: unknown, corrupt: unknown, options: AnalysisOptions): Promise<[clean: core.Input, corrupt: core.Input]> {
-    return (await this.#inputs(
-      [
-        [clean, 'clean'],
-        [corrupt, 'corrupt'],
-      ],
-      options,
-    )) as [core.Input, core.Input];
+    const both = Object.entries({ clean, corrupt }).map(([argument, input]) => [input, argument] as const);
+    return (await this.#inputs(both, options)) as [core.Input, core.Input];
   }
 
   /** The numbers of a site and a way to divide it in the core. */
@@ -290,15 +285,12 @@ export class Analyses implements ModelAnalyses {
     this.#engine.assertLive();
     const run = async (sweep: core.AnalysisSweep) => {
       try {
-        let turn = performance.now();
+        const turn = new Turn();
         for (;;) {
           const done = await sweep.next();
           onProgress?.(done, this.#pairResults(sweep.results()).values);
           if (done === 1) return sweep.results();
-          if (performance.now() - turn > mostBusy) {
-            await nextTask();
-            turn = performance.now();
-          }
+          if (turn.isLong) await turn.end();
           if (signal?.aborted) throw abortedError(signal, what);
           this.#engine.assertLive();
         }

@@ -1,11 +1,11 @@
 // Messages as one text: the folder's chat template, rendered by @huggingface/jinja, which is loaded when messages are first given.
 
-import { MultiheadError, optionError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
 import type { ChatMessage, EncodeOptions, ModelInfo } from '../types/models.js';
 import type { ModelParts } from './parts.js';
-import { encodeText, importPeer } from './tokenizer.js';
+import { encodeText, importPeer, lacking } from './tokenizer.js';
 
 export interface ChatFiles {
   /** chat_template.jinja, which counts before the template in tokenizer_config.json; undefined if it does not exist. */
@@ -14,14 +14,7 @@ export interface ChatFiles {
   readonly config: Record<string, unknown>;
 }
 
-const refuse = (expected: string, got: string, cause?: unknown): MultiheadError =>
-  new MultiheadError('E_OPTION', {
-    argument: 'prompt',
-    expected,
-    got,
-    message: `messages need ${expected}, got ${got}; a text works without it`,
-    cause,
-  });
+const refuse = /* @__PURE__ */ lacking('prompt', 'messages need', 'a text works without it');
 
 /** True for an array of messages; an empty array is one of token ids. */
 export const isChat = (prompt: unknown): prompt is readonly ChatMessage[] =>

@@ -8,7 +8,7 @@ import { describe } from '../runtime/tensor.js';
 import type { EmbedOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
 import type { Count, Extents } from '../types/wire.js';
 import type { Batch, ModelEngine } from './core/engine.js';
-import { mostBusy, nextTask } from './core/turns.js';
+import { Turn } from './core/turns.js';
 import { checkIds, checkScales, checkTokens, entriesOf, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
 
@@ -110,12 +110,9 @@ export async function embed(
   if (checked.length === 0) return [];
   const tokenizer = checked.some((input) => typeof input === 'string') ? await parts.findTokenizer() : undefined;
   const padding = await paddingOf(parts, info);
-  let turn = performance.now();
+  const turn = new Turn();
   const rest = async (): Promise<void> => {
-    if (performance.now() - turn > mostBusy) {
-      await nextTask();
-      turn = performance.now();
-    }
+    if (turn.isLong) await turn.end();
     if (signal?.aborted) throw abortedError(signal, 'embed');
   };
   const sequences: Int32Array[] = [];

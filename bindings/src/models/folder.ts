@@ -44,6 +44,13 @@ export interface Folder {
   end?(): void;
 }
 
+/** Members of a folder that is not listed, and of which nothing else is known. */
+export const unlisted = (): Pick<Folder, 'connects' | 'texts' | 'list' | 'problem'> => ({
+  ...{ connects: false, texts: new Map() },
+  list: async () => [],
+  problem: async () => undefined,
+});
+
 export const isAbsent = (file: OpenFile | Absent): file is Absent => 'reason' in file;
 
 export const missing: Absent = { reason: undefined };
@@ -60,9 +67,8 @@ const split = (address: string): [folder: string, rest: string] => {
 function diskFolder(files: FileSystem, path: string): Folder {
   const at = (name: string): string | URL => pathOf(path.endsWith('/') ? path + name : `${path}/${name}`);
   return {
+    ...unlisted(),
     place: `in ${printable(path, 400)}`,
-    connects: false,
-    texts: new Map(),
     list: (below) => files.readdir(at(below)).catch(() => []),
     async problem() {
       const found = await files.stat(pathOf(path)).catch(() => undefined);
@@ -122,11 +128,9 @@ export function opened(name: string, source: Blob | Response, signal: AbortSigna
 function fetchedFolder(address: string, signal: AbortSignal | undefined): Folder {
   const [folder, rest] = split(address);
   return {
+    ...unlisted(),
     place: `below ${printable(folder, 400)}`,
     connects: true,
-    texts: new Map(),
-    list: async () => [],
-    problem: async () => undefined,
     async open(name) {
       const url = folder + name.split('/').map(encodeURIComponent).join('/') + rest;
       let response: Response;
@@ -167,16 +171,14 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
     files.get(root + name) ?? files.get(byDepth.find((path) => isElsewhere(path) && path.endsWith(`/${name}`)) ?? '');
   const [gguf, ...others] = byDepth.filter((path) => path.endsWith('.gguf'));
   return {
+    ...unlisted(),
     place: 'among the files',
-    connects: false,
-    texts: new Map(),
     gguf: top === undefined && gguf !== undefined && others.length === 0 ? gguf.slice(root.length) : undefined,
     async list(below) {
       const names = byDepth.map((path) => (isElsewhere(path) ? path.slice(path.lastIndexOf('/') + 1) : path.slice(root.length)));
       const inside = names.filter((path) => path.startsWith(below)).map((path) => path.slice(below.length).split('/')[0] as string);
       return [...new Set(inside)];
     },
-    problem: async () => undefined,
     async open(name) {
       const file = find(name);
       return file === undefined ? missing : opened(name, file, signal);
@@ -186,12 +188,8 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
 
 /** An address or a path of a file, divided before its name. What follows the path of an address stays with the folder. */
 function divided(address: string, isPath: boolean): [folder: string, name: string] {
-  const [, folder, name, rest] = (isPath ? /^(.*?)([^/\\]*)()$/s : /^([^?#]*\/)([^/?#]*)(.*)$/s).exec(address) as unknown as string[] as [
-    string,
-    string,
-    string,
-    string,
-  ];
+  const parts = isPath ? /^(.*?)([^/\\]*)()$/s : /^([^?#]*\/)([^/?#]*)(.*)$/s;
+  const [, folder, name, rest] = parts.exec(address) as unknown as [string, string, string, string];
   return [(folder || './') + rest, isPath ? name : decodeURIComponent(name)];
 }
 

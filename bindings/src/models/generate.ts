@@ -7,15 +7,14 @@ import { checkChoice, checkCount, checkFlag, checkNumber, type Names, namesOf, p
 import { describe } from '../runtime/tensor.js';
 import type { ChatInput, GeneratedToken, GenerateOptions, LogitsProcessor, ModelInfo, TokenRules } from '../types/models.js';
 import type { Count, Uint32, Whole64 } from '../types/wire.js';
-import { checkChat, encodePrompt, isChat } from './chat.js';
 import type { Awaitable, GenerationStep, ModelEngine, SteppedGeneration } from './core/engine.js';
 import { generationOf } from './core/generations.js';
 import { numbersOf } from './core/rules.js';
-import { mostBusy, nextTask } from './core/turns.js';
+import { Turn } from './core/turns.js';
 import { decoderInputOf } from './decoder_input.js';
 import { checkIds, checkScales, checkTokens, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
-import { prefixOf } from './prefix.js';
+import { prefixOf, readPrompt } from './prefix.js';
 import { checkParts, readEdits } from './sites.js';
 import type { Group } from './together.js';
 import { StopTexts, TextStream } from './tokenizer.js';
@@ -32,15 +31,6 @@ const generateNames = {
 /** Entries of `stop` that are read. */
 const mostStops = 1024;
 
-/** The largest value of `topTokens`. */
-const mostTopTokens = 100;
-
-/** The largest value of `promptLookupNumTokens`. */
-const mostLookedUp = 64;
-
-/** The largest value of `numBeams`. */
-const mostBeams = 64;
-
 /** The longest session of the core. */
 const mostTokens = 2 ** 31 - 1;
 
@@ -50,10 +40,11 @@ function checkMost(value: unknown): number {
   throw optionError('maxNewTokens', 'a whole number ≥ 0, or Infinity', describe(value));
 }
 
-function checkTopTokens(value: unknown): number {
-  const count = checkCount(value, 'topTokens', 0);
-  if (count <= mostTopTokens) return count;
-  throw optionError('topTokens', `0 to ${mostTopTokens}`, String(count));
+/** Checks for a whole number from `least` to `most`. Throws `E_OPTION`. */
+function checkUpTo(value: unknown, argument: string, least: number, most: number): number {
+  const count = checkCount(value, argument, least);
+  if (count <= most) return count;
+  throw optionError(argument, `${least} to ${most}`, String(count));
 }
 
 /** Checks a number, and the float32 that the core gets. Throws `E_OPTION`. */
@@ -88,8 +79,7 @@ function checkStop(value: unknown, vocabSize: number): { texts: string[]; ids: n
 function readBeams({ lengthPenalty, earlyStopping, temperature = 0, topTokens = 0, ...options }: GenerateOptions, { generation }: ModelInfo) {
   const { numBeams, logitsProcessor, promptLookupNumTokens, prefix } = options;
   const isAlone = temperature !== 0 || topTokens !== 0 || logitsProcessor || promptLookupNumTokens || prefix;
-  const count = checkCount(numBeams ?? (isAlone ? 1 : generation.numBeams), 'numBeams');
-  if (count > mostBeams) throw optionError('numBeams', `1 to ${mostBeams}`, String(count));
+  const count = checkUpTo(numBeams ?? (isAlone ? 1 : generation.numBeams), 'numBeams', 1, 64);
   const penalty = checkWithin(lengthPenalty ?? generation.lengthPenalty, 'lengthPenalty', 'a finite number', () => true);
   const stopping = earlyStopping ?? generation.earlyStopping;
   if (typeof stopping !== 'boolean' && stopping !== 'never') throw optionError('earlyStopping', "a boolean or 'never'", describe(stopping));
@@ -105,8 +95,7 @@ function readBeams({ lengthPenalty, earlyStopping, temperature = 0, topTokens = 
 
 /** What is looked up in the tokens so far; undefined if nothing. Throws `E_OPTION`. */
 function readLookup({ promptLookupNumTokens, maxMatchingNgramSize }: GenerateOptions) {
-  const most = checkCount(promptLookupNumTokens ?? 0, 'promptLookupNumTokens', 0);
-  if (most > mostLookedUp) throw optionError('promptLookupNumTokens', `0 to ${mostLookedUp}`, String(most));
+  const most = checkUpTo(promptLookupNumTokens ?? 0, 'promptLookupNumTokens', 0, 64);
   const longest = checkCount(maxMatchingNgramSize ?? 2, 'maxMatchingNgramSize');
   return most === 0 ? undefined : { most, longest };
 }
@@ -153,7 +142,7 @@ export function generate(
   const stop = checkStop(options.stop ?? [], info.vocabSize);
   const named = group === undefined ? 'prompt' : `prompts[${at}]`;
   const cache = dtypes[checkChoice(options.cacheType ?? 'f32', namesOf(dtypes), 'cacheType')];
-  const topTokens = checkTopTokens(options.topTokens ?? 0);
+  const topTokens = checkUpTo(options.topTokens ?? 0, 'topTokens', 0, 100);
   const asked = options.maxNewTokens === undefined ? undefined : checkMost(options.maxNewTokens);
   const headScales = checkScales(options.headScales, info);
   const edits = readEdits(options.edits, engine);
@@ -186,20 +175,14 @@ export function generate(
     seed: checkSeed(options.seed ?? 0, at),
   };
   if (info.output !== 'languageModel' || !info.causal) throw optionError('model', 'a causal language model', info.modelType);
-  const chat = isChat(prompt) ? checkChat(prompt, named) : undefined;
-  const isIds = chat === undefined && typeof prompt !== 'string';
-  const ofIds = isIds ? checkIds(prompt, named, reader.vocabSize, 'a text, messages, an Int32Array or an array of token ids') : undefined;
-  if (ofIds !== undefined) checkTokens(ofIds.length, reader.maxTokens, named);
+  const asIds = readPrompt(parts, prompt, options, reader, named);
   const decoderIds = encoder && decoderInputOf(options.decoderInput, info);
   return steps();
 
   async function* steps(): AsyncGenerator<GeneratedToken, void, undefined> {
-    const needsTokenizer = !isIds || stop.texts.length > 0;
+    const needsTokenizer = typeof asIds === 'function' || stop.texts.length > 0;
     const tokenizer = needsTokenizer ? await parts.findTokenizer() : await parts.findTokenizer().catch(() => undefined);
-    const encoded = async (): Promise<Int32Array> =>
-      checkIds((await encodePrompt(parts, chat ?? (prompt as string), options, reader)).ids, 'tokenizer', reader.vocabSize);
-    const read = ofIds ?? (await encoded());
-    checkTokens(read.length, reader.maxTokens, named);
+    const read = typeof asIds === 'function' ? await asIds() : asIds;
     const source = encoder && read;
     if (encoder !== undefined && sourceEdits !== undefined) checkParts(sourceEdits, encoder, { tokens: read.length }, 'encoderEdits');
     const ids = decoderIds === undefined ? read : await decoderIds(tokenizer);
@@ -236,7 +219,7 @@ export function generate(
       return waited(stepped.choose(logits));
     };
     try {
-      let turn = performance.now();
+      const turn = new Turn();
       for (let step = 1; ; step += 1) {
         if (signal?.aborted) throw abortedError(signal, 'generate');
         engine.assertLive();
@@ -251,10 +234,7 @@ export function generate(
         yield { token, text: finishReason && !stopped ? text + stops.rest() : text, topTokens: top, accepted, finishReason };
         if (finishReason) return;
         // Workers leave this thread its turns.
-        if (engine.workers === 0 && performance.now() - turn > mostBusy) {
-          await nextTask();
-          turn = performance.now();
-        }
+        if (engine.workers === 0 && turn.isLong) await turn.end();
       }
     } finally {
       generation.dispose();

@@ -5,7 +5,7 @@ import { type FileSystem, nodeFiles } from '../load/source.js';
 import { abortedError } from '../runtime/abort.js';
 import { unread } from '../safetensors/source.js';
 import { environment, hubName, type HubOptions } from './find_folder.js';
-import { type Absent, type Folder, isAbsent, missing, opened, type OpenFile } from './folder.js';
+import { type Absent, type Folder, isAbsent, missing, opened, type OpenFile, unlisted } from './folder.js';
 
 const commitHash = /^[0-9a-f]{40}$/;
 
@@ -149,12 +149,9 @@ export function hubFolder(source: string, revision: string, host: string, { loca
   }
 
   const folder: Folder = {
+    ...unlisted(),
     place: `of ${name} on the hub`,
-    connects: false,
-    texts: new Map(),
     gguf,
-    list: async () => [],
-    problem: async () => undefined,
     end() {
       signal?.removeEventListener('abort', onAbort);
       stop.abort();

@@ -59,14 +59,14 @@ export function checkScales(value: unknown, { numLayers, numHeads, encoder }: Mo
   throw shapeError(argument, `${expected} per layer and head`, String(scales.length));
 }
 
-/** Checks an image of the caller. Throws `E_OPTION`, `E_SHAPE`. */
-export function checkImage(value: unknown, argument: string): ModelImage {
+/** Copies an image of the caller. Throws `E_OPTION`, `E_SHAPE`. */
+export function copyImage(value: unknown, argument: string): ModelImage {
   const { data, width, height } = (typeof value === 'object' && value !== null ? value : {}) as Partial<ModelImage>;
   const isBytes = ['Uint8Array', 'Uint8ClampedArray'].includes(typedArrayName(data) ?? '');
   const isSide = (side: unknown): side is number => Number.isInteger(side) && (side as number) >= 1;
   if (!isBytes || !isSide(width) || !isSide(height)) throw optionError(argument, 'an ImageData, or bytes with width and height', describe(value));
   const bytes = pristine(data as Uint8Array);
   const count = width * height;
-  if (bytes.length === 3 * count || bytes.length === 4 * count) return { data: bytes, width, height };
+  if (bytes.length === 3 * count || bytes.length === 4 * count) return { data: bytes.slice(), width, height };
   throw shapeError(`${argument}.data`, `${3 * count} bytes of RGB or ${4 * count} of RGBA`, String(bytes.length));
 }

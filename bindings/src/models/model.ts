@@ -11,10 +11,10 @@ import type { GenerateOptions, InputOptions, LogitsOptions, Model, ModelAnalyses
 import type { ModelInput, ModelTrainer, ModelTrainerOptions, Prefix, PrefixOptions, RunOptions, RunResult, TextTokenizer } from '../types/models.js';
 import type { Count, Extents, Int64 } from '../types/wire.js';
 import { checkChat, encodePrompt, isChat } from './chat.js';
-import type { Batch, ModelEngine, PassCall, Place } from './core/engine.js';
+import type { Batch, ModelEngine, Place } from './core/engine.js';
 import { onThisThread } from './core/model.js';
 import { decoderInputOf } from './decoder_input.js';
-import { checkIds, checkImage, checkScales, checkTokens, copied, textOrIds } from './inputs.js';
+import { checkIds, checkScales, checkTokens, copied, copyImage, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { shapeOf } from './core/sites.js';
 import { checkParts, named, readEdits, readPlaces } from './sites.js';
@@ -201,9 +201,7 @@ export class OpenedModel implements Model {
     if (!this.info.takesPixels) throw optionError('model', 'one that takes images', this.info.modelType);
     if (!Array.isArray(images)) throw optionError('images', 'an array of images', describe(images));
     // Copied before the first await: the caller may change its arrays after the call.
-    const copies = images.map((image: unknown, at) =>
-      image instanceof Float32Array ? pristine(image).slice() : this.#copyImage(image, `images[${at}]`),
-    );
+    const copies = images.map((image: unknown, at) => (image instanceof Float32Array ? pristine(image).slice() : copyImage(image, `images[${at}]`)));
     const [{ embedImages }] = await Promise.all([import('./image.js'), this.#engine.load('pooling')]);
     return embedImages(this.#engine, this.#parts.preprocessor, copies, options);
   }
@@ -220,7 +218,7 @@ export class OpenedModel implements Model {
 
   async #maps(input: ModelInput, { layer, head, headScales, ...inputs }: AttentionsOptions, cross: boolean): Promise<ModelArray> {
     const [atLayer, atHead] = [placeOf(layer, 'layer'), placeOf(head, 'head')];
-    const scales = this.#scales(headScales);
+    const scales = checkScales(headScales, this.info);
     const batch = await this.#read(input, inputs);
     const tokens = this.#positions(batch);
     const { numLayers, numHeads } = this.info;
@@ -228,14 +226,17 @@ export class OpenedModel implements Model {
     const count = wanted.reduce((product, extent) => product * extent, 1);
     const what = { kind: 'attentions', layer: atLayer, head: atHead, cross } as const;
     const keys = cross ? (batch.source as Int32Array).length : tokens;
-    const { data } = await this.#array(batch, scales, what, [count, tokens, keys]);
-    return { shape: [...wanted, tokens, keys], data };
+    await this.#engine.load('inspection');
+    this.#engine.assertLive();
+    const outputs = [[count, tokens, keys] as readonly number[] as Extents];
+    const [data] = await this.#engine.run({ batch, headScales: scales, what, outputs });
+    return { shape: [...wanted, tokens, keys], data: data as ModelArray['data'] };
   }
 
   async logits(input: ModelInput, given: LogitsOptions = {}): Promise<ModelArray> {
     const { positions = 'last', headScales, ...inputs } = readOptions(given, logitsNames, 'logits');
     const all = checkChoice(positions, ['last', 'all'], 'positions') === 'all';
-    const scales = this.#scales(headScales);
+    const scales = checkScales(headScales, this.info);
     const batch = await this.#read(input, inputs);
     const { logits } = await this.#pass(batch, ['logits'], scales, all);
     return logits;
@@ -247,7 +248,7 @@ export class OpenedModel implements Model {
     const usual = [this.info.output === 'none' ? 'lastHiddenState' : 'logits'] as const;
     const { return: names = usual, headScales, ...inputs } = readOptions(given, forwardNames, 'forward');
     const wanted = checkNames(names, outputNames, 'return');
-    const scales = this.#scales(headScales);
+    const scales = checkScales(headScales, this.info);
     const { captures: _, ...results } = await this.#pass(await this.#read(input, inputs), wanted, scales, true);
     return results;
   }
@@ -258,7 +259,7 @@ export class OpenedModel implements Model {
     const { output } = this.info;
     if (wanted === 'last' && output !== 'languageModel')
       throw optionError('logits', '"all" or "none" for a model that is no language model', '"last"');
-    const scales = this.#scales(headScales);
+    const scales = checkScales(headScales, this.info);
     const places = readPlaces(capture, 'capture', this.#engine, true);
     const batch = await this.#read(input, inputs);
     const usual = output === 'none' ? 'lastHiddenState' : 'logits';
@@ -306,10 +307,6 @@ export class OpenedModel implements Model {
     return pixels === undefined ? tokens : this.info.maxTokens;
   }
 
-  #scales(given: unknown): Float32Array | undefined {
-    return checkScales(given, this.info);
-  }
-
   /** The input of one pass, copied before the first `await`: the caller may change its arrays after the call. */
   async #read(input: unknown, { edits: given, encoderEdits, decoderInput, ...options }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
     const edits = readEdits(given, this.#engine);
@@ -340,12 +337,14 @@ export class OpenedModel implements Model {
     if (picture !== undefined) {
       const argument = pixels === undefined ? 'image' : 'pixels';
       if (!this.info.takesPixels) throw optionError(argument, 'none for a model of token ids', describe(picture));
-      if (pixels === undefined) return this.#readImage(image, 'image');
+      if (pixels === undefined) return this.#readImage(image);
       if (image !== undefined) throw optionError('image', 'none beside pixels', describe(image));
       if (!(pixels instanceof Float32Array)) throw optionError(argument, 'a Float32Array', describe(pixels));
       return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pristine(pixels).slice() };
     }
-    const types = tokenTypes === undefined ? undefined : this.#types(tokenTypes);
+    const { tokenTypes: end, modelType } = this.info;
+    if (tokenTypes !== undefined && end === 0) throw optionError('tokenTypes', `none for ${modelType}`, describe(tokenTypes));
+    const types = tokenTypes === undefined ? undefined : checkIds(tokenTypes, 'tokenTypes', end);
     const second = pair === undefined ? undefined : checkText(pair, 'pair');
     const sequence = await this.#sequence(input, 'input', { pair: second, addSpecialTokens });
     if (types === undefined) return sequence;
@@ -353,22 +352,11 @@ export class OpenedModel implements Model {
     throw shapeError('tokenTypes', `${sequence.tokens} numbers, one per token`, String(types.length));
   }
 
-  #copyImage(image: unknown, argument: string): ModelImage {
-    const checked = checkImage(image, argument);
-    return { ...checked, data: checked.data.slice() };
-  }
-
   /** An image as pixels. What prepares it is loaded with the first one. */
-  async #readImage(image: unknown, argument: string): Promise<Batch> {
-    const copy = this.#copyImage(image, argument);
+  async #readImage(image: unknown): Promise<Batch> {
+    const copy = copyImage(image, 'image');
     const { pixelsOf } = await import('./image.js');
     return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pixelsOf(copy, this.#parts.preprocessor, this.info) };
-  }
-
-  #types(given: unknown): Int32Array {
-    const { tokenTypes, modelType } = this.info;
-    if (tokenTypes > 0) return checkIds(given, 'tokenTypes', tokenTypes);
-    throw optionError('tokenTypes', `none for ${modelType}`, describe(given));
   }
 
   /** Text or token ids. */
@@ -388,15 +376,6 @@ export class OpenedModel implements Model {
     // RoBERTa has one type of tokens, but its tokenizer gives the second text of a pair another one.
     const types = tokenTypes > 1 ? encoded.token_type_ids : undefined;
     return { ids, batch: 1, tokens: ids.length as Count, ...(types && { tokenTypes: checkIds(types, 'tokenizer', tokenTypes) }) };
-  }
-
-  /** Runs a pass with one output. */
-  async #array(batch: Batch, headScales: Float32Array | undefined, what: PassCall['what'], shape: readonly number[]): Promise<ModelArray> {
-    await this.#engine.load('inspection');
-    this.#engine.assertLive();
-    const call = { batch, headScales, what, outputs: [shape as Extents] };
-    const [data] = await this.#engine.run(call);
-    return { shape, data: data as ModelArray['data'] };
   }
 
   async #pass(

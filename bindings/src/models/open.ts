@@ -171,19 +171,17 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
       if (isRead && ['clip', 'siglip'].includes(String(found.config['model_type'])))
         throw optionError('source', 'another source than responses: each of the two towers reads the files', 'responses');
       await judge(openLoader, found);
+      const reads = { weights, embeddingWeights, signal, onProgress };
       const [json, template, engine] = await Promise.all([
         tokenizer === undefined && !folder.gguf ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,
         folder.gguf ? undefined : readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
-        readModel(openLoader, folder, found, { weights, embeddingWeights, images: false, signal, onProgress }),
+        readModel(openLoader, folder, found, { ...reads, images: false }),
       ]);
       const { hasImages, output, causal } = engine.info;
       const generates = output === 'languageModel' && causal;
       const generator = generates ? await import('./generator.js') : undefined;
-      const images =
-        hasImages &&
-        (await readModel(workers === undefined ? openLoader : await newPlace(), folder, found, {
-          ...{ weights, embeddingWeights, images: true, signal, onProgress },
-        }));
+      const openImages = async () => readModel(workers === undefined ? openLoader : await newPlace(), folder, found, { ...reads, images: true });
+      const images = hasImages && (await openImages());
       const { gguf, tokenizerConfig } = found;
       const readConfig = () => (tokenizerConfig === undefined ? {} : parseObject('tokenizer_config.json', tokenizerConfig));
       const readTokenizer = () =>

@@ -6,7 +6,7 @@ import { disposedError, optionError } from '../runtime/errors.js';
 import { checkChoice, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, nameObject } from '../runtime/tensor.js';
-import type { ChatInput, GenerateOptions, Prefix, PrefixOptions } from '../types/models.js';
+import type { ChatInput, EncodeOptions, GenerateOptions, ModelInfo, Prefix, PrefixOptions } from '../types/models.js';
 import type { Count } from '../types/wire.js';
 import { checkChat, encodePrompt, isChat } from './chat.js';
 import type { GenerationSettings, ModelEngine, SteppedGeneration } from './core/engine.js';
@@ -67,6 +67,24 @@ class OpenedPrefix implements Prefix {
   }
 }
 
+/** Copies the ids of a prompt, or gives what makes them of a text or of messages. Throws `E_OPTION`. */
+export function readPrompt(
+  parts: ModelParts,
+  prompt: ChatInput,
+  options: EncodeOptions,
+  reader: ModelInfo,
+  named = 'prompt',
+): Int32Array | (() => Promise<Int32Array>) {
+  const checked = (given: unknown, argument: string): Int32Array => {
+    const ids = checkIds(given, argument, reader.vocabSize, 'a text, messages, an Int32Array or an array of token ids');
+    checkTokens(ids.length, reader.maxTokens, named);
+    return ids;
+  };
+  const text = isChat(prompt) ? checkChat(prompt, named) : prompt;
+  if (typeof text !== 'string' && !isChat(text)) return checked(text, named);
+  return async () => checked((await encodePrompt(parts, text, options, reader)).ids, 'tokenizer');
+}
+
 /** See {@link Model.prefix} of types/models.ts. */
 export async function makePrefix(engine: ModelEngine, parts: ModelParts, prompt: ChatInput, given: PrefixOptions): Promise<Prefix> {
   const { info } = engine;
@@ -79,26 +97,13 @@ export async function makePrefix(engine: ModelEngine, parts: ModelParts, prompt:
   if (info.output !== 'languageModel' || !info.causal || info.encoder !== undefined) {
     throw optionError('model', 'a causal language model without an encoder', info.modelType);
   }
-  const read = isChat(prompt) ? checkChat(prompt) : prompt;
-  const isText = typeof read === 'string' || isChat(read);
-  const ids = isText
-    ? checkIds((await encodePrompt(parts, read, options, info)).ids, 'tokenizer', info.vocabSize)
-    : checkIds(read, 'prompt', info.vocabSize, 'a text, messages, an Int32Array or an array of token ids');
-  checkTokens(ids.length, info.maxTokens, 'prompt');
+  const asIds = readPrompt(parts, prompt, options, info);
+  const ids = typeof asIds === 'function' ? await asIds() : asIds;
   await Promise.all([engine.load('generation'), cache !== dtypes.f32 && engine.load('caches')]);
   engine.assertLive();
   const sampling = { temperature: 0, topK: 0 as Count, topP: 1, repetitionPenalty: 1, seed: { low: 0, high: 0 } } as GenerationSettings['sampling'];
-  const settings = {
-    prompt: ids,
-    capacity: ids.length as Count,
-    cache,
-    sampling,
-    headScales,
-    edits: [],
-    topTokens: 0,
-    rules: [],
-    end: 0,
-  };
+  const none = { edits: [], topTokens: 0, rules: [], end: 0 };
+  const settings = { prompt: ids, capacity: ids.length as Count, cache, sampling, headScales, ...none };
   const generation = generationOf(engine, settings) as SteppedGeneration;
   try {
     await abortable(Promise.resolve(generation.fill()), signal, 'prefix');

@@ -11,14 +11,13 @@ export interface TokenizerJson {
   readonly config: Record<string, unknown>;
 }
 
-export const missingTokenizer = (expected: string, got: string, cause?: unknown): MultiheadError =>
-  new MultiheadError('E_OPTION', {
-    argument: 'tokenizer',
-    expected,
-    got,
-    message: `text needs ${expected}, got ${got}; token ids work without a tokenizer`,
-    cause,
-  });
+/** The error of something that a kind of input needs. `otherwise`: what works without it. */
+export const lacking =
+  (argument: string, input: string, otherwise: string) =>
+  (expected: string, got: string, cause?: unknown): MultiheadError =>
+    new MultiheadError('E_OPTION', { argument, expected, got, message: `${input} ${expected}, got ${got}; ${otherwise}`, cause });
+
+export const missingTokenizer = /* @__PURE__ */ lacking('tokenizer', 'text needs', 'token ids work without a tokenizer');
 
 /**
  * Imports an optional peer dependency. Throws what `absent` makes if it is not installed, and `E_LOAD` if it cannot be read: in a

@@ -18,17 +18,11 @@ import { checkPlaces } from './sites.js';
 const modelTrainerNames = { layers: plain, ...trainerNames } satisfies Names<ModelTrainerOptions>;
 const stepNames = { batch: plain } satisfies Names<BatchOptions>;
 
-/** A new trainer in the core. */
-export interface MadeTrainer {
-  readonly runtime: Runtime;
-  readonly handle: Int32;
-  /** The memory of the copies, which the trained model has, too. */
-  readonly parameters: SharedParameters;
-  readonly trained: CoreModel;
-}
-
-/** Makes a trainer of a copy of the chosen layers, or of the whole model. Throws `E_OPTION`, `E_MEMORY`, `E_LOAD`. */
-export async function makeTrainer(model: CoreModel, given: ModelTrainerOptions = {}): Promise<MadeTrainer> {
+/**
+ * Makes a trainer in the core, of a copy of the chosen layers, or of the whole model; `parameters` is the memory of the copies, which the
+ * trained model has, too. Throws `E_OPTION`, `E_MEMORY`, `E_LOAD`.
+ */
+export async function makeTrainer(model: CoreModel, given: ModelTrainerOptions = {}) {
   const { layers, ...options } = readOptions(given, modelTrainerNames, 'trainer');
   const chosen = layers === undefined ? undefined : Int32Array.from(checkPlaces(layers, 'layers', model.info.numLayers));
   const record = trainerRecord(options);
@@ -36,9 +30,9 @@ export async function makeTrainer(model: CoreModel, given: ModelTrainerOptions =
   const { moreTables } = model.core;
   if (!moreTables.includes(trainerTables)) moreTables.push(trainerTables);
   return model.within((operands, runtime, handle) => {
-    const { raw, args, heap } = runtime;
+    const { args, heap } = runtime;
     wire.modelTrainer(args, record, chosen === undefined ? noSpan : operands.span(chosen, 'i32', 'layers'));
-    const made = operands.make(() => raw.modelTrainerCreate(handle));
+    const made = operands.make((raw) => raw.modelTrainerCreate(handle));
     const trained = wire.readTrainedModel(args.results());
     const parameters = new SharedParameters(heap, 4 * trained.parameters);
     const shared = chosen === undefined ? [] : model.weights;
@@ -57,7 +51,11 @@ export class WasmModelTrainer extends StepTrainer<BatchOptions> implements Model
   readonly #sequence: (input: unknown, argument: string) => Promise<Batch>;
 
   /** @param sequence copies an input, and converts a text */
-  constructor({ runtime, handle, parameters }: MadeTrainer, model: Model, sequence: (input: unknown, argument: string) => Promise<Batch>) {
+  constructor(
+    { runtime, handle, parameters }: Awaited<ReturnType<typeof makeTrainer>>,
+    model: Model,
+    sequence: (input: unknown, argument: string) => Promise<Batch>,
+  ) {
     super(runtime, handle, parameters, callsOf(runtime, handle));
     this.model = model;
     this.#sequence = sequence;

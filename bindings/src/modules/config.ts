@@ -3,6 +3,7 @@
 import { attentionOptions, modelSchema, noOptions, rotationNames } from '../attention/options.js';
 import type * as wire from '../generated/wire.js';
 import { MultiheadError, optionError } from '../runtime/errors.js';
+import { divisorsOf, listed } from '../runtime/messages.js';
 import type { Operands } from '../runtime/operands.js';
 import { checkCount, type Names, plain, readOptions } from '../runtime/options.js';
 import { count, finite, flag, number, probability, readSettings, required, type Setting } from '../runtime/settings.js';
@@ -13,24 +14,14 @@ import type { Count } from '../types/wire.js';
 export type CheckedConfig = ReturnType<typeof checkConfig>;
 
 type WindowSides = Exclude<MultiHeadAttentionConfig['window'], undefined>;
-const windowNames = { left: plain, right: plain } satisfies Names<WindowSides>;
 const positionsOfCalls = 'positions are those of each call';
 
-const windowSetting: Setting<WindowSides | undefined> = {
-  inner: windowNames,
+/** An object of options, without those `ofCalls`. */
+const options = <T extends object>(inner: Names<T>, ofCalls: Readonly<Record<string, string>>): Setting<T | undefined> => ({
+  inner,
   otherwise: undefined,
-  read(value, name) {
-    return readOptions(value as WindowSides, windowNames, name, { align: positionsOfCalls });
-  },
-};
-
-const ropeSetting: Setting<RopeRotation | undefined> = {
-  inner: rotationNames,
-  otherwise: undefined,
-  read(value, name) {
-    return readOptions(value as RopeRotation, rotationNames, name, { qPositions: positionsOfCalls, kPositions: positionsOfCalls });
-  },
-};
+  read: (value, name) => readOptions(value as T, inner, name, ofCalls),
+});
 
 /** The numbers that calls take too, with the defaults of calls. */
 const modelSettings = Object.fromEntries((Object.keys(modelSchema) as (keyof ModelOptions)[]).map((name) => [name, number(noOptions[name])])) as {
@@ -56,8 +47,8 @@ export const configSchema = {
   qkNorm: flag(false),
   qkNormEps: finite(1e-6),
   ...modelSettings,
-  window: windowSetting,
-  rope: ropeSetting,
+  window: options<WindowSides>({ left: plain, right: plain }, { align: positionsOfCalls }),
+  rope: options<RopeRotation>(rotationNames, { qPositions: positionsOfCalls, kPositions: positionsOfCalls }),
   dropout: probability(0),
   outDropout: number(0),
   kvLatentDim: count(0, 0),
@@ -71,15 +62,11 @@ const maxDivisors = 16;
 
 function headWidth(embedDim: Count, numHeads: Count): Count {
   if (embedDim % numHeads === 0) return checkCount(embedDim / numHeads, 'headDim');
-  const divisors = new Set<number>();
-  for (let n = 1; n * n <= embedDim; n += 1) {
-    if (embedDim % n === 0) divisors.add(n).add(embedDim / n);
-  }
-  const near = [...divisors]
+  const near = divisorsOf(embedDim)
     .sort((a, b) => Math.abs(a - numHeads) - Math.abs(b - numHeads))
     .slice(0, maxDivisors)
     .sort((a, b) => a - b);
-  const choices = near.join(', ').replace(/, (\d+)$/, ' or $1');
+  const choices = listed(near);
   throw new MultiheadError('E_OPTION', {
     argument: 'numHeads',
     expected: `a divisor of embedDim = ${embedDim}: ${choices}`,

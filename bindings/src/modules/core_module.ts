@@ -38,7 +38,7 @@ export abstract class CoreModule extends CoreObject {
     const { raw } = runtime;
     const handle = call(runtime, (operands) => {
       write(operands);
-      return borrowed?.handle ?? operands.make(() => raw.moduleCreate(name.kind));
+      return borrowed?.handle ?? operands.make((raw) => raw.moduleCreate(name.kind));
     });
     const memory: { parameters?: SharedParameters } = {};
     super(runtime, handle, name, {
@@ -70,7 +70,7 @@ export abstract class CoreModule extends CoreObject {
 
   #state(sharesAlone: 0 | 1): Record<string, PlainTensor> {
     return call(this.runtime, (operands) => {
-      operands.run(() => this.runtime.raw.moduleState(this.handle, sharesAlone));
+      operands.run((raw) => raw.moduleState(this.handle, sharesAlone));
       return takeStateDict(this.runtime);
     });
   }

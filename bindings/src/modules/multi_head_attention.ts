@@ -1,6 +1,5 @@
 // mh.multiHeadAttention: a handle to a multi-head attention module in the core.
 
-import type { CallExtents } from '../attention/options.js';
 import { ownCache } from '../cache/module_cache.js';
 import { moduleKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
@@ -47,16 +46,16 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const q = operands.input(inputs.query, ['f32'], 'query');
       const k = operands.optional(inputs.key, ['f32'], 'key');
       const v = operands.optional(inputs.value, ['f32'], 'value');
-      const extents = this.#callExtents(q.shape, (k ?? q).shape);
-      const record = moduleOptions(options, operands, extents);
+      const { batch, tokens: queries } = this.#extents(q.shape);
+      const keys = this.#extents((k ?? q).shape).tokens;
+      const record = moduleOptions(options, operands, config, { batch, queries, keys });
       const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
-      const shapes = this.#outputShapes(q.shape, extents.keys + appended, record.skipOutProj);
-      const { args, raw } = runtime;
+      const shapes = this.#outputShapes(q.shape, keys + appended, record.skipOutProj);
       return runModule(runtime, operands, {
         options,
         shapes,
-        write: (outputs, steps) => wire.moduleForward(args, { query: q, key: k, value: v }, record, outputs, steps),
-        run: () => raw.moduleForward(this.handle),
+        write: (outputs, steps) => wire.moduleForward(runtime.args, { query: q, key: k, value: v }, record, outputs, steps),
+        run: (raw) => raw.moduleForward(this.handle),
       }) as unknown as ModuleResult<R, T>;
     });
   }
@@ -72,14 +71,14 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const k = operands.optional(inputs.key, ['f32'], 'key');
       const v = operands.optional(inputs.value, ['f32'], 'value');
       const d = operands.input(dOut, ['f32'], 'dOut');
-      const record = moduleOptions(options, operands, this.#callExtents(q.shape, (k ?? q).shape));
+      const { batch, tokens: queries } = this.#extents(q.shape);
+      const record = moduleOptions(options, operands, this.config, { batch, queries, keys: this.#extents((k ?? q).shape).tokens });
       const dQuery = operands.output(q.shape, 'f32', 'dQuery');
       const dKey = k && operands.output(k.shape, 'f32', 'dKey');
       const dValue = v && operands.output(v.shape, 'f32', 'dValue');
-      const { args, raw } = runtime;
       const gradients = { dQuery: coreOf(dQuery), dKey: coreOf(dKey), dValue: coreOf(dValue) };
-      wire.moduleBackward(args, { query: q, key: k, value: v }, record, d, gradients);
-      operands.run(() => raw.moduleBackward(this.handle));
+      wire.moduleBackward(runtime.args, { query: q, key: k, value: v }, record, d, gradients);
+      operands.run((raw) => raw.moduleBackward(this.handle));
       const parameters = takeStateDict(runtime);
       return operands.disposable({ dQuery, ...(dKey && { dKey }), ...(dValue && { dValue }), parameters });
     });
@@ -92,7 +91,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   ): ModuleResult<R, T> {
     this.ready();
     const options = readOptions(given, stepNames, 'step', notInStep);
-    const { config, runtime } = this;
+    const { runtime } = this;
     const own = ownCache(cache, runtime.heap);
     const before = own.length();
 
@@ -100,15 +99,13 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const input = operands.input(x, ['f32'], 'x');
       const { batch, tokens: queries } = this.#extents(input.shape);
       const keys = before + queries;
-      const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
-      const record = moduleOptions(options, operands, extents);
+      const record = moduleOptions(options, operands, this.config, { batch, queries, keys });
       const shapes = this.#outputShapes(input.shape, keys, record.skipOutProj);
-      const { args, raw } = runtime;
       return runModule(runtime, operands, {
         options,
         shapes,
-        write: (outputs, steps) => wire.moduleStep(args, input, record, outputs, steps),
-        run: () => raw.moduleStep(this.handle, own.handle),
+        write: (outputs, steps) => wire.moduleStep(runtime.args, input, record, outputs, steps),
+        run: (raw) => raw.moduleStep(this.handle, own.handle),
       }) as unknown as ModuleResult<R, T>;
     });
   }
@@ -118,12 +115,6 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     const [first = 0, second = 0] = shape;
     if (shape.length < 3) return { batch: 1, tokens: first };
     return this.config.batchFirst ? { batch: first, tokens: second } : { batch: second, tokens: first };
-  }
-
-  #callExtents(query: Shape, key: Shape): CallExtents {
-    const { numHeads: heads, headDim: width } = this.config;
-    const { batch, tokens: queries } = this.#extents(query);
-    return { batch, heads, queries, keys: this.#extents(key).tokens, width };
   }
 
   #outputShapes(query: Shape, keys: number, skipsOutProj: boolean) {

@@ -23,14 +23,14 @@ function entriesOf(dict: unknown): [name: string, tensor: unknown][] {
 
 const argumentOf = (name: string): string => `stateDict[${quoted(name)}]`;
 
-function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonly [name: string, tensor: Operand][]): void {
+function push({ args, heap }: Runtime, operands: Operands, tensors: readonly [name: string, tensor: Operand][]): void {
   const encoded = tensors.map(([name, tensor]) => ({ name: toUtf8(name), tensor }));
   const longest = encoded.reduce((most, { name }) => Math.max(most, name.length), 0);
   const { address } = operands.temporary(longest, 'stateDict');
   for (const { name, tensor } of encoded) {
     heap.view('bool', address, name.length).set(name);
     wire.pushParameter(args, tensor, { address, length: checkCount(name.length, 'stateDict', 0) });
-    operands.run(() => raw.pushParameter());
+    operands.run((raw) => raw.pushParameter());
   }
 }
 
@@ -69,11 +69,10 @@ export function loadStateDict(runtime: Runtime, given: unknown, operands: Operan
   });
   // An error of readParameter() would end the instance.
   for (const [, tensor] of read) tensor.numbers();
-  push(
-    runtime,
-    operands,
-    read.map(([name, { dtype, shape }], index) => [name, { address: checkCount(index + 1, 'stateDict'), dtype, shape }]),
+  const keyed = read.map(
+    ([name, { dtype, shape }], index) => [name, { address: checkCount(index + 1, 'stateDict'), dtype, shape }] as [string, Operand],
   );
+  push(runtime, operands, keyed);
   reading = { heap: runtime.heap, tensors: read.map(([, tensor]) => tensor) };
   try {
     operands.run(load);
@@ -83,6 +82,5 @@ export function loadStateDict(runtime: Runtime, given: unknown, operands: Operan
 }
 
 /** Copies of the parameters that the last call listed. */
-export function takeStateDict(runtime: Runtime): Record<string, PlainTensor> {
-  return Object.fromEntries(takeListed(runtime).map(({ name, shape, data }) => [name, { shape, data }]));
-}
+export const takeStateDict = (runtime: Runtime): Record<string, PlainTensor> =>
+  Object.fromEntries(takeListed(runtime).map(({ name, shape, data }) => [name, { shape, data }]));

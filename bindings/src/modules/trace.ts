@@ -1,36 +1,12 @@
 // Traces: reads which steps a call requests, and copies the steps that the core lists, under JavaScript names.
 
+import { traceNames } from '../generated/trace_names.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
 import { readListed, type Runtime } from '../runtime/operands.js';
 import { checkNames } from '../runtime/options.js';
 import { elements } from '../runtime/shape.js';
 import type { TraceName, TraceStep } from '../types/index.js';
 import type { Uint32 } from '../types/wire.js';
-
-/** Names in the order of multihead::trace_names(). */
-export const traceNames: readonly TraceName[] = [
-  'x',
-  'xKey',
-  'xValue',
-  'qLatent',
-  'kvLatent',
-  'kRope',
-  'q',
-  'k',
-  'v',
-  'qHeads',
-  'kHeads',
-  'vHeads',
-  'scores',
-  'scaledScores',
-  'maskedScores',
-  'weights',
-  'latentOut',
-  'headsOut',
-  'merged',
-  'headShares',
-  'output',
-];
 
 /** The JavaScript name of a step of the core: "xKey" for "x_key". */
 const nameOf = (step: string): TraceName =>
@@ -68,21 +44,13 @@ function transposed(columns: Float32Array, [rows = 0, width = 0]: readonly numbe
   return data;
 }
 
-/** Copies of the steps that the last call listed. */
-export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep>> {
-  const trace: Partial<Record<TraceName, TraceStep>> = {};
-  for (const step of takeListed(runtime)) {
-    const name = nameOf(step.name);
-    trace[name] = { ...step, name };
-  }
-  return trace;
-}
+export type Trace = Partial<Record<TraceName, TraceStep>>;
 
-/** Copies the steps of each layer of a transformer; the core prefixes names with the layer: "3.weights". */
-export function takeTraces(runtime: Runtime, layers: number): Partial<Record<TraceName, TraceStep>>[] {
-  const traces = Array.from({ length: layers }, () => ({}) as ReturnType<typeof takeTrace>);
+/** Copies of the steps that the last call listed, by layer. Those of a transformer have the layer before the name: "3.weights". */
+export function takeTraces(runtime: Runtime, layers = 1): Trace[] {
+  const traces = Array.from({ length: layers }, (): Trace => ({}));
   for (const { name: numbered, shape, data } of takeListed(runtime)) {
-    const [layer = '', step = ''] = numbered.split('.');
+    const [step = '', layer = '0'] = numbered.split('.').reverse();
     const name = nameOf(step);
     const trace = traces[Number(layer)];
     if (trace !== undefined) trace[name] = { name, shape, data };

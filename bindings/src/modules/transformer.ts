@@ -36,7 +36,7 @@ interface Call {
   readonly batch: Count;
   /** Tokens that the cache holds before the call. */
   readonly before: number;
-  run(): Int32;
+  run(raw: Runtime['raw']): Int32;
 }
 
 type Options = Omit<ForwardOptions, 'return'> & {
@@ -87,10 +87,9 @@ export class WasmTransformer extends CoreModule implements Transformer {
     const options = readOptions(given, initializeNames, 'initialize');
     const record = readSettings(options, initialization);
     const names = namesCode(options.names);
-    const { args, raw } = this.runtime;
     call(this.runtime, (operands) => {
-      wire.initialize(args, record, names);
-      operands.run(() => raw.transformerInitialize(this.handle));
+      wire.initialize(this.runtime.args, record, names);
+      operands.run((raw) => raw.transformerInitialize(this.handle));
       this.replaced(names);
     });
   }
@@ -101,10 +100,8 @@ export class WasmTransformer extends CoreModule implements Transformer {
   ): TransformerResult<R, T> {
     this.ready();
     const options = readOptions(given, modelNames, 'forward', notInForward);
-    const { raw } = this.runtime;
     const batch = checkCount(options.batch ?? 1, 'batch');
-    const run = (): Int32 => raw.moduleForward(this.handle);
-    return this.#call(tokens, options, { batch, before: 0, run }) as TransformerResult<R, T>;
+    return this.#call(tokens, options, { batch, before: 0, run: (raw) => raw.moduleForward(this.handle) }) as TransformerResult<R, T>;
   }
 
   step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
@@ -114,12 +111,9 @@ export class WasmTransformer extends CoreModule implements Transformer {
   ): TransformerResult<R, T> {
     this.ready();
     const options = readOptions(given, stepNames, 'step', notInModelStep);
-    const { raw, heap } = this.runtime;
-    const own = ownCache(cache, heap);
-    const { batch } = own;
-    const before = own.length();
-    const run = (): Int32 => raw.moduleStep(this.handle, own.handle);
-    return this.#call(tokens, options, { batch, before, run }) as TransformerResult<R, T>;
+    const own = ownCache(cache, this.runtime.heap);
+    const step: Call = { batch: own.batch, before: own.length(), run: (raw) => raw.moduleStep(this.handle, own.handle) };
+    return this.#call(tokens, options, step) as TransformerResult<R, T>;
   }
 
   #call(tokens: unknown, options: Options, { batch, before, run }: Call): unknown {
@@ -130,9 +124,8 @@ export class WasmTransformer extends CoreModule implements Transformer {
       if (!Number.isInteger(queries)) {
         throw shapeError('tokens', `as many for each of the ${batch} batch entries`, `${span.length}`);
       }
-      const keys = before + queries;
-      const { numHeads: heads, headDim: width, embedDim, numLayers } = config;
-      const record = moduleOptions(options, operands, { batch, heads, queries, keys, width });
+      const { embedDim, numLayers } = config;
+      const record = moduleOptions(options, operands, config, { batch, queries, keys: before + queries });
       const wanted = checkNames(options.return ?? ['logits'], returns, 'return');
       if (options.out !== undefined && !wanted.includes('logits')) {
         throw optionError('out', 'none unless logits are returned', 'one');

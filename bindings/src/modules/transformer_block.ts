@@ -3,17 +3,17 @@
 import { ownCache } from '../cache/module_cache.js';
 import { moduleKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
-import { call, checkRank, type Operands, type Runtime } from '../runtime/operands.js';
+import { call, checkRank, type Runtime } from '../runtime/operands.js';
 import { checkNames, readOptions } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
-import type { BlockGradients, BlockOptions, BlockResult, BlockReturn, BlockStepOptions, ForwardOptions } from '../types/index.js';
-import type { LoadStateDictOptions, ModuleBackwardOptions, MultiHeadAttentionCache, Shape, StateDict, TensorLike } from '../types/index.js';
+import type { BlockGradients, BlockOptions, BlockResult, BlockReturn, BlockStepOptions } from '../types/index.js';
+import type { LoadStateDictOptions, ModuleBackwardOptions, MultiHeadAttentionCache, StateDict, TensorLike } from '../types/index.js';
 import type { TraceOption, TransformerBlock, TransformerBlockConfig } from '../types/index.js';
 import type { Int32 } from '../types/wire.js';
 import { CoreModule } from './core_module.js';
 import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, stepNames } from './options.js';
 import { takeStateDict } from './state_dict.js';
-import { takeTrace, traceBits } from './trace.js';
+import { takeTraces, traceBits } from './trace.js';
 import { blockRecord, checkBlockConfig, type CheckedBlockConfig, toLoad } from './transformer_config.js';
 
 const blockReturns: readonly BlockReturn[] = ['attentionOut'];
@@ -44,22 +44,22 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
   ): BlockResult<R, T> {
     this.ready();
     const read = readOptions(options, forwardNames, 'forward');
-    return this.#call(x, 0, read, () => this.runtime.raw.moduleForward(this.handle));
+    return this.#call(x, 0, read, (raw) => raw.moduleForward(this.handle));
   }
 
   backward(x: TensorLike, dOut: TensorLike, given: ModuleBackwardOptions = {}): BlockGradients {
     this.takeAll();
     const options = readOptions(given, backwardNames, 'backward', notInBackward);
     const { runtime } = this;
-    const { args, raw } = runtime;
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');
       checkRank(input, '(B, N, embedDim)', 'x');
       const d = operands.input(dOut, ['f32'], 'dOut');
-      const record = this.#options(options, input.shape, 0, operands);
+      const [batch = 0, queries = 0] = input.shape;
+      const record = moduleOptions(options, operands, this.config, { batch, queries, keys: queries });
       const dX = operands.output(input.shape, 'f32', 'dX');
-      wire.blockBackward(args, input, record, d, coreOf(dX));
-      operands.run(() => raw.moduleBackward(this.handle));
+      wire.blockBackward(runtime.args, input, record, d, coreOf(dX));
+      operands.run((raw) => raw.moduleBackward(this.handle));
       return operands.disposable({ dX, parameters: takeStateDict(runtime) });
     });
   }
@@ -72,21 +72,21 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     this.ready();
     const read = readOptions(options, stepNames, 'step', notInStep);
     const own = ownCache(cache, this.runtime.heap);
-    const run = (): Int32 => this.runtime.raw.moduleStep(this.handle, own.handle);
-    return this.#call(x, own.length(), read, run);
+    return this.#call(x, own.length(), read, (raw) => raw.moduleStep(this.handle, own.handle));
   }
 
   #call<R extends readonly BlockReturn[], T extends TraceOption>(
     x: TensorLike,
     before: number,
     options: BlockOptions<R, T>,
-    run: () => Int32,
+    run: (raw: Runtime['raw']) => Int32,
   ): BlockResult<R, T> {
     const { runtime } = this;
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');
       checkRank(input, '(B, N, embedDim)', 'x');
-      const record = this.#options(options, input.shape, before, operands);
+      const [batch = 0, queries = 0] = input.shape;
+      const record = moduleOptions(options, operands, this.config, { batch, queries, keys: before + queries });
       const wanted = checkNames(options.return ?? [], blockReturns, 'return');
       const bits = traceBits(options.trace);
       const output = operands.output(input.shape, 'f32', 'out', options.out);
@@ -96,15 +96,9 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       operands.run(run);
       return operands.disposable({
         output,
-        trace: options.trace ? takeTrace(runtime) : undefined,
+        trace: options.trace ? takeTraces(runtime)[0] : undefined,
         ...(attentionOut && { attentionOut }),
       }) as unknown as BlockResult<R, T>;
     });
-  }
-
-  #options(options: Omit<ForwardOptions, 'return'>, [batch = 0, queries = 0]: Shape, before: number, operands: Operands): wire.ModuleOptions {
-    const { numHeads: heads, headDim: width } = this.config;
-    const extents = { batch, heads, queries, keys: before + queries, width };
-    return moduleOptions(options, operands, extents);
   }
 }

@@ -58,9 +58,8 @@ const aroundBlocks = {
 const modelNames = { ...aroundBlocks, ...blockNames } satisfies Names<TransformerConfig>;
 
 /** Throws `E_OPTION`. */
-export function checkBlockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
-  return blockConfig(readOptions(config, blockNames, 'transformerBlock', elsewhere));
-}
+export const checkBlockConfig = (config: TransformerBlockConfig): CheckedBlockConfig =>
+  blockConfig(readOptions(config, blockNames, 'transformerBlock', elsewhere));
 
 function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
   const attention = without(checkConfig(without(config, aroundAttention)), elsewhere);

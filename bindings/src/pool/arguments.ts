@@ -3,6 +3,7 @@
 import { checkSignal } from '../runtime/abort.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
 import { checkCallback, checkFlag } from '../runtime/options.js';
+import { isShared } from '../runtime/read_tensor.js';
 import { coreOf, describe, nouns } from '../runtime/tensor.js';
 import { isArrayBuffer, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import { disposedObject, objectsApart } from './shared/errors.js';
@@ -142,10 +143,8 @@ function propertiesOf(value: object): Record<string, unknown> {
 
 type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
 
-const isShared = (numbers: Numbers): boolean => typeof SharedArrayBuffer === 'function' && numbers.buffer instanceof SharedArrayBuffer;
-
 function copiedForOne(own: Numbers, transfer: ArrayBuffer[], transferred: readonly ArrayBufferLike[]): Numbers {
-  if (own.length === 0 || isShared(own) || transferred.includes(own.buffer)) return own;
+  if (own.length === 0 || isShared({ data: own }) || transferred.includes(own.buffer)) return own;
   const copy = own.slice();
   transfer.push(copy.buffer as ArrayBuffer);
   return copy;
@@ -155,7 +154,7 @@ function copiedForOne(own: Numbers, transfer: ArrayBuffer[], transferred: readon
 const fewBytes = 2 ** 15;
 
 function copiedForSeveral(own: Numbers): Numbers {
-  if (own.length === 0 || isShared(own)) return own;
+  if (own.length === 0 || isShared({ data: own })) return own;
   if (own.byteLength < fewBytes) return own.slice();
   const Same = own.constructor as new (buffer: SharedArrayBuffer) => Numbers;
   const copy = new Same(new SharedArrayBuffer(own.byteLength));

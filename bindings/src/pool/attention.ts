@@ -12,6 +12,7 @@ import { isArrayBuffer, overlap } from '../runtime/typed_arrays.js';
 import type { AttentionOptions, DType, FloatTensorLike, Shape } from '../types/index.js';
 import { packArguments, splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
+import { type Piece, runAll } from './pieces.js';
 import { cutIntoPieces, resultRuns, workOfBlocks } from './shared/parts.js';
 import type { WorkRange, PartCall, Place, SentTensor } from './shared/protocol.js';
 import { type TransferredOperands, withTransfer } from './transfer.js';
@@ -39,13 +40,7 @@ export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Ten
     const tensors = [call.q, call.k, call.v, call.mask, call.bias];
     return withTransfer(core.settings.exchange, own, tensors, async (transferred) => {
       const tasks = partTasks(core, call, chosen, pieces, joined, transferred);
-      let done = 0;
-      await Promise.all(
-        tasks.map(async (run) => {
-          await run(own.signal);
-          own.progress?.((done += 1), tasks.length);
-        }),
-      );
+      await runAll(tasks, own);
       return joined.result;
     });
   });
@@ -62,7 +57,7 @@ export function partTasks(
   pieces: readonly WorkRange[][],
   joined: JoinedResults,
   transferable?: TransferredOperands,
-): ((signal: AbortSignal | undefined) => Promise<void>)[] {
+): Piece['run'][] {
   const operands = {
     ...{ q: call.q.numbers(), k: call.k.numbers(), v: call.v.numbers() },
     ...{ mask: call.mask?.numbers(), bias: call.bias?.numbers() },
@@ -94,9 +89,8 @@ export function piecesOf(core: PoolCore, { parts, q, k }: DividedCall, options: 
   const [, heads = 0, queries = 0] = q.shape;
   const [, numKvHeads = 0, keys = 0] = k.shape;
   if (parts.heads === 0 || queries === 0) return [];
-  const { leastWork } = core.settings;
   const most = workers * Math.max(1, Math.min(8, Math.ceil(parts.operations / workers / longPiece)));
-  const count = Math.max(1, Math.min(most, Math.floor(parts.operations / leastWork), parts.heads * parts.blocks));
+  const count = Math.max(1, Math.min(most, Math.floor(parts.operations / core.settings.leastWork), parts.heads * parts.blocks));
   return cutIntoPieces(parts, workOfBlocks(parts, { group: heads / numKvHeads, queries }, keys, options), count);
 }
 

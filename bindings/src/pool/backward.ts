@@ -15,21 +15,17 @@ import type { AttentionBackwardInputs, AttentionBackwardOptions, DType, FloatDTy
 import { splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
 import { sliceOfArray, withArrays } from './option_arrays.js';
-import { checkNoOut, cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
+import { checkNoOut, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
+import { cutEvenly, type Range, tilesOf } from './shared/parts.js';
 import { callUncopied, nowhere, operandAt } from './shared/uncopied.js';
-import { type Range, sliceOf, writeSlice } from './slices.js';
+import { sliceOf, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
+import type { CallTensors } from './worker/part.js';
 
-/** The tensors of a call that all parts need. */
-export interface BackwardTensors {
-  readonly q: ReadTensor<FloatDType>;
-  readonly k: ReadTensor<FloatDType>;
-  readonly v: ReadTensor<FloatDType>;
+export interface BackwardTensors extends CallTensors {
   readonly out: ReadTensor<FloatDType>;
   readonly lse: ReadTensor<'f32'>;
   readonly dOut: ReadTensor<FloatDType>;
-  readonly mask?: ReadTensor<'bool'>;
-  readonly bias?: ReadTensor<'f32'>;
 }
 
 type NumbersOf<T> = { readonly [N in keyof T]: T[N] extends ReadTensor<infer D extends DType> | undefined ? Numbers<D> : never };
@@ -62,9 +58,8 @@ export async function poolAttentionBackward(core: PoolCore, ...given: readonly u
       const runs = runsOf(core, parts, core.workers.count);
       if (runs <= 1) return whole();
       const call: BackwardCall = { ...numbers, options: withSlopes, wanted };
-      const results = gradientsOf(call);
-      await runPieces(backwardPieces(core, call, results, parts, runs), own, whole);
-      return results;
+      const results = gradientsOf(call, wanted);
+      return runPieces<unknown>(backwardPieces(core, call, results, parts, runs), results, own, whole);
     });
   });
 }
@@ -77,9 +72,9 @@ export function divideBackward(runtime: Runtime, inputs: AttentionBackwardInputs
     const masking = attentionOptions(options, operands, extents);
     const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: masking.bias?.shape ?? [1] };
     const { record, wanted } = uncopiedGradients(options, shapes, extents, operands);
-    const { args, raw } = runtime;
+    const { args } = runtime;
     wire.attentionBackward(args, query, key, value, masking, results, dOut, record, wholeCall);
-    operands.run(() => raw.divideBackward());
+    operands.run((raw) => raw.divideBackward());
     const tensors = operands.tensors() as unknown as BackwardTensors;
     return { parts: wire.readBackwardParts(args.results()), wanted, tensors };
   });
@@ -108,13 +103,16 @@ export const numbersOf = (tensors: BackwardTensors): NumbersOf<BackwardTensors> 
 export const withAllSlopes = <O extends { readonly alibi?: unknown }>(runtime: Runtime, options: O, heads: number | undefined): O =>
   options.alibi === true && heads !== undefined ? { ...options, alibi: alibiSlopes(runtime, heads) } : options;
 
-/** Allocates zeros for each requested gradient. */
-export function gradientsOf({ q, k, v, bias, options, wanted }: BackwardCall): Gradients {
-  const shapes: Partial<Record<GradientName, Shape>> = { dQ: q.shape, dK: k.shape, dV: v.shape };
+/** Allocates zeros for each requested gradient, by the shapes of the inputs. */
+export function gradientsOf(
+  { q, k, v, bias }: Readonly<Record<'q' | 'k' | 'v', { readonly shape: Shape }>> & { readonly bias?: { readonly shape: Shape } | undefined },
+  wanted: readonly GradientName[],
+): Gradients {
+  const shapes: Partial<Record<GradientName, Shape | undefined>> = { dQ: q.shape, dK: k.shape, dV: v.shape, dBias: bias?.shape };
   const results: Gradients = {};
   for (const name of wanted) {
-    if (name === 'dSinks') results.dSinks = new Float32Array((options.sinks as Float32Array).length);
-    else results[name] = zeros('f32', name === 'dBias' ? (bias as Numbers).shape : (shapes[name] as Shape), name);
+    if (name === 'dSinks') results.dSinks = new Float32Array(q.shape[1] as number);
+    else results[name] = zeros('f32', shapes[name] as Shape, name);
   }
   return results;
 }
@@ -135,32 +133,16 @@ export const runsOf = (core: PoolCore, { batches, kvHeads, operations }: wire.Ba
 export function backwardPieces(core: PoolCore, call: BackwardCall, results: Gradients, parts: wire.BackwardParts, runs: number): Piece[] {
   const [batch = 0, kvHeads = 0] = call.k.shape;
   const together = { batches: parts.batches < batch, heads: parts.kvHeads < kvHeads };
-  const tiles = tilesOf([batch, kvHeads], together, runs);
+  const tiles = headTilesOf([batch, kvHeads], together, runs);
   return tiles.map((tile) => pieceOfTile(core, call, results, tile, parts.jobs));
 }
 
-function tilesOf([batch, kvHeads]: readonly [number, number], together: { batches: boolean; heads: boolean }, parts: number): HeadTile[] {
-  const runs = (items: number): Range[] => {
-    const ends = cutEvenly(
-      Array.from({ length: items }, () => 1),
-      parts,
-    );
-    return ends.map((end, index) => [ends[index - 1] ?? 0, end]);
-  };
+function headTilesOf([batch, kvHeads]: readonly [number, number], together: { batches: boolean; heads: boolean }, parts: number): HeadTile[] {
   const all = { batches: [0, batch], kvHeads: [0, kvHeads] } as const;
-  if (together.heads) return runs(batch).map((batches) => ({ ...all, batches }));
-  if (together.batches) return runs(kvHeads).map((of) => ({ ...all, kvHeads: of }));
-  return runs(batch * kvHeads).flatMap(([first, end]) => {
-    const tiles: HeadTile[] = [];
-    for (let at = first; at < end;) {
-      const [entry, head] = [Math.floor(at / kvHeads), at % kvHeads];
-      const whole = head === 0 ? Math.floor((end - at) / kvHeads) : 0;
-      const endHead = whole > 0 ? kvHeads : Math.min(kvHeads, head + end - at);
-      tiles.push({ batches: [entry, entry + Math.max(1, whole)], kvHeads: [head, endHead] });
-      at += Math.max(1, whole) * (endHead - head);
-    }
-    return tiles;
-  });
+  if (together.heads) return cutEvenly(batch, parts).map((batches) => ({ ...all, batches }));
+  if (together.batches) return cutEvenly(kvHeads, parts).map((of) => ({ ...all, kvHeads: of }));
+  const tiles = cutEvenly(batch * kvHeads, parts).flatMap((run) => tilesOf(run, kvHeads));
+  return tiles.map(({ rows, columns }) => ({ batches: rows, kvHeads: columns }));
 }
 
 function pieceOfTile(core: PoolCore, call: BackwardCall, results: Gradients, { batches, kvHeads }: HeadTile, jobs: number): Piece {
@@ -182,7 +164,6 @@ function pieceOfTile(core: PoolCore, call: BackwardCall, results: Gradients, { b
       work: (batches[1] - batches[0]) * (kvHeads[1] - kvHeads[0]),
       args: [inputs, { ...options, mask: scoresOf(call.mask), bias: scoresOf(call.bias) }],
     },
-    (args) => ({ kind: 'backwardPart', args, part: { firstBatch: batches[0], firstHead: heads[0], jobs } }),
     (value) => {
       for (const [name, part] of Object.entries(value as Gradients) as [GradientName, Numbers | Float32Array][]) {
         if (ArrayBuffer.isView(part)) {
@@ -194,6 +175,7 @@ function pieceOfTile(core: PoolCore, call: BackwardCall, results: Gradients, { b
         else writeSlice(whole, part, batches, name === 'dQ' ? heads : kvHeads);
       }
     },
+    (args) => ({ kind: 'backwardPart', args, part: { firstBatch: batches[0], firstHead: heads[0], jobs } }),
   );
 }
 

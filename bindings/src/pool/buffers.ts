@@ -1,6 +1,6 @@
 // Buffers that carry operands to workers and results back. Buffers are reused, so calls in a loop allocate none.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { onJavaScriptHeap } from '../runtime/memory.js';
 import type { Exchange } from './shared/exchange.js';
 
 const least = 2 ** 16;
@@ -29,16 +29,7 @@ export class BufferPool {
       return buffer;
     }
     const size = Math.ceil(Math.max(bytes, 1) / least) * least;
-    try {
-      return this.#shared ? new SharedArrayBuffer(size) : new ArrayBuffer(size);
-    } catch (cause) {
-      throw new MultiheadError('E_MEMORY', {
-        argument: 'buffer',
-        expected: `${size} bytes of JavaScript's memory`,
-        got: String(cause),
-        cause,
-      });
-    }
+    return onJavaScriptHeap(size, 'buffer', () => (this.#shared ? new SharedArrayBuffer(size) : new ArrayBuffer(size)));
   }
 
   /** Returns a buffer after its task. */

@@ -17,12 +17,6 @@ import { firstResult, sharedBlockBytes, type TeamCall } from './shared/team.js';
 import type { TransferredOperands } from './transfer.js';
 import { type Grace, type PoolWorker, type Work, Workers } from './workers.js';
 
-/** A worker's result of one task. */
-export interface Done {
-  readonly value: unknown;
-  readonly taskBuffer: ArrayBufferLike | undefined;
-}
-
 /** A task and its destination. */
 interface Sent {
   readonly task: Task;
@@ -49,13 +43,11 @@ export interface PoolSettings {
   readonly grace: Grace;
 }
 
-const abandonedPools = typeof FinalizationRegistry === 'function' ? new FinalizationRegistry<Workers>((workers) => workers.dispose()) : undefined;
-const abandonedObjects =
-  typeof FinalizationRegistry === 'function'
-    ? new FinalizationRegistry<{ all: Workers; workers: readonly PoolWorker[]; id: number }>(({ all, workers, id }) =>
-        workers.forEach((worker) => all.release(worker, id)),
-      )
-    : undefined;
+/** Disposes what nobody references any more: the workers of a pool, or an object in them. */
+const abandoned = typeof FinalizationRegistry === 'function' ? new FinalizationRegistry<{ dispose(): void }>((held) => held.dispose()) : undefined;
+const objectIn = (all: Workers, workers: readonly PoolWorker[], id: number) => ({
+  dispose: () => workers.forEach((worker) => all.release(worker, id)),
+});
 
 /** Functions to run when a signal is aborted. Each signal gets one listener: Node warns about more than ten. */
 const reactions = new WeakMap<AbortSignal, Set<() => void>>();
@@ -92,7 +84,7 @@ export class PoolCore {
     const instance = { module: moduleOf.get(mh) as WebAssembly.Module, simd: mh.backend.simd, ...start };
     this.workers = new Workers(instance, workers, grace);
     this.buffers = new BufferPool(exchange, 4 * workers);
-    abandonedPools?.register(this, this.workers, this);
+    abandoned?.register(this, this.workers, this);
   }
 
   get mh(): Multihead {
@@ -106,7 +98,7 @@ export class PoolCore {
   dispose(): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    abandonedPools?.unregister(this);
+    abandoned?.unregister(this);
     this.workers.dispose();
   }
 
@@ -147,7 +139,11 @@ export class PoolCore {
   }
 
   /** Sends a task. The promise settles even if its worker dies or the pool is disposed. */
-  send(name: string, { task, transfer, transferred, worker, team }: Sent, signal: AbortSignal | undefined): Promise<Done> {
+  send(
+    name: string,
+    { task, transfer, transferred, worker, team }: Sent,
+    signal: AbortSignal | undefined,
+  ): Promise<{ value: unknown; taskBuffer: ArrayBufferLike | undefined }> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(abortedError(signal, name));
       const settled = whenAborted(signal, () => {
@@ -193,15 +189,18 @@ export class PoolCore {
     return (await firstResult(sent)).value;
   }
 
+  /** Runs a call whose arguments end with the pool's options, if there are any. An error that is thrown at once is a rejection, too. */
+  async #split<R>(name: string, given: readonly unknown[], body: (args: readonly unknown[], options: CallOptions) => Promise<R>): Promise<R> {
+    const { args, options } = splitOptions(given);
+    return this.call(name, options, () => body(args, options));
+  }
+
   /** Runs an operation of `mh` in one worker. */
   run(verb: Verb, given: readonly unknown[]): Promise<unknown> {
-    return this.#rejecting(() => {
-      const { args, options } = splitOptions(given);
-      return this.call(verb, options, async () => {
-        const packed = packArguments(args);
-        const task = { kind: 'run', verb, args: packed.args } as const;
-        return (await this.send(verb, { ...packed, task }, options.signal)).value;
-      });
+    return this.#split(verb, given, async (args, { signal }) => {
+      const packed = packArguments(args);
+      const task = { kind: 'run', verb, args: packed.args } as const;
+      return (await this.send(verb, { ...packed, task }, signal)).value;
     });
   }
 
@@ -210,31 +209,25 @@ export class PoolCore {
    * objects.
    */
   make(maker: Maker, given: readonly unknown[], count = 1): Promise<Made> {
-    return this.#rejecting(() => {
-      const { args, options } = splitOptions(given);
-      return this.call(maker, options, () => {
-        const workers = this.workers.pick(this.settings.exchange === 'shared memory' ? count : 1);
-        const { args: sent, transfer, placement } = packArguments(args, { several: workers.length > 1 });
-        if (placement !== undefined && placement.all !== this.workers) throw objectsApart();
-        const sharedBlock = workers.length > 1 ? new SharedArrayBuffer(sharedBlockBytes) : undefined;
-        const handle = this.#handle(placement?.workers ?? workers, placement === undefined ? sharedBlock : placement.sharedBlock);
-        const task = { kind: 'make', id: handle.id, maker, args: sent } as const;
-        return this.#made(maker, handle, task, transfer, options);
-      });
+    return this.#split(maker, given, (args, options) => {
+      const workers = this.workers.pick(this.settings.exchange === 'shared memory' ? count : 1);
+      const { args: sent, transfer, placement } = packArguments(args, { several: workers.length > 1 });
+      if (placement !== undefined && placement.all !== this.workers) throw objectsApart();
+      const sharedBlock = workers.length > 1 ? new SharedArrayBuffer(sharedBlockBytes) : undefined;
+      const handle = this.#handle(placement?.workers ?? workers, placement === undefined ? sharedBlock : placement.sharedBlock);
+      const task = { kind: 'make', id: handle.id, maker, args: sent } as const;
+      return this.#made(maker, handle, task, transfer, options);
     });
   }
 
   /** Makes a cache of a module or transformer in the workers of that object. */
   makeCache(of: Handle, given: readonly unknown[]): Promise<Made> {
-    return this.#rejecting(() => {
-      const { args, options } = splitOptions(given);
-      return this.call('createCache', options, () => {
-        if (of.disposed) throw disposedObject();
-        const { args: sent, transfer } = packArguments(args, { several: of.workers.length > 1 });
-        const handle = this.#handle(of.workers, of.sharedBlock);
-        const task = { kind: 'makeCache', id: handle.id, object: of.id, args: sent } as const;
-        return this.#made('createCache', handle, task, transfer, options);
-      });
+    return this.#split('createCache', given, (args, options) => {
+      if (of.disposed) throw disposedObject();
+      const { args: sent, transfer } = packArguments(args, { several: of.workers.length > 1 });
+      const handle = this.#handle(of.workers, of.sharedBlock);
+      const task = { kind: 'makeCache', id: handle.id, object: of.id, args: sent } as const;
+      return this.#made('createCache', handle, task, transfer, options);
     });
   }
 
@@ -242,7 +235,7 @@ export class PoolCore {
     const handle = new Handle(this.workers, workers, (this.#objects += 1), sharedBlock);
     for (const worker of workers) worker.objects += 1;
     // Registered before the object exists, so that it is freed even if the call that makes it is aborted.
-    abandonedObjects?.register(handle, { all: this.workers, workers, id: handle.id }, handle);
+    abandoned?.register(handle, objectIn(this.workers, workers, handle.id), handle);
     return handle;
   }
 
@@ -258,25 +251,17 @@ export class PoolCore {
   release(handle: Handle): void {
     if (handle.released) return;
     handle.released = true;
-    abandonedObjects?.unregister(handle);
+    abandoned?.unregister(handle);
     for (const worker of handle.workers) this.workers.release(worker, handle.id);
   }
 
   /** Calls a method of an object, or reads a property. Errors name the call. */
   invoke(handle: Handle, method: string, given: readonly unknown[], name = method): Promise<unknown> {
-    return this.#rejecting(() => {
-      const { args, options } = splitOptions(given);
-      return this.call(name, options, () => {
-        const packed = packArguments([proxyOf(handle), ...args]);
-        const task = { kind: 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
-        return this.#sendToAll(name, handle, task, packed.transfer, options.signal);
-      });
+    return this.#split(name, given, (args, { signal }) => {
+      const packed = packArguments([proxyOf(handle), ...args]);
+      const task = { kind: 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
+      return this.#sendToAll(name, handle, task, packed.transfer, signal);
     });
-  }
-
-  /** Turns an error that is thrown at once into a rejected promise. */
-  async #rejecting<R>(body: () => Promise<R>): Promise<R> {
-    return body();
   }
 }
 

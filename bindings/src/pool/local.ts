@@ -1,9 +1,9 @@
 // Runs a pool's tasks on the calling thread, where no worker can be started; and how a pool starts its workers.
 
-import type { Load } from '../types/index.js';
-import { sentError } from './shared/errors.js';
+import type { Load, Multihead } from '../types/index.js';
 import type { Port, PortEvents, StartWorker } from './shared/port.js';
-import type { Reply, Request } from './shared/protocol.js';
+import type { Answer, Reply, Request, Task } from './shared/protocol.js';
+import { answering } from './shared/scope.js';
 import { TaskRunner } from './worker/tasks.js';
 
 /** Functions that start a worker, or load an instance on the calling thread. */
@@ -22,21 +22,9 @@ export interface PoolPlatform {
 export function localPort(load: Load, { reply, death }: PortEvents<Reply>): Port<Request> {
   let runner: TaskRunner | undefined;
   let ended = false;
+  const answer = answering<Multihead, Task, Answer>(load, (mh) => (runner = new TaskRunner(mh)), reply);
   const handle = async (request: Request): Promise<void> => {
-    if (ended) return;
-    if (request.kind === 'start') {
-      try {
-        runner = new TaskRunner(await load({ wasm: request.module, simd: request.simd }));
-        reply({ kind: 'ready' });
-      } catch (error) {
-        reply({ kind: 'broken', error: sentError(error) });
-      }
-    } else if (request.kind === 'release') {
-      runner?.release(request.id);
-    } else {
-      const { message } = (runner as TaskRunner).run(request.task, request.team);
-      reply(message);
-    }
+    if (!ended) await answer(request);
   };
   return {
     send: (request) => {

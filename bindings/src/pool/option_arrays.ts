@@ -4,7 +4,7 @@ import { type ArrayEntry, attentionSchema } from '../attention/options.js';
 import type { Entry, Known } from '../runtime/options.js';
 import { pristine, type TypedArray } from '../runtime/typed_arrays.js';
 import type { MaskOptions } from '../types/index.js';
-import type { Range } from './slices.js';
+import type { Range } from './shared/parts.js';
 
 type Axis = ArrayEntry['axis'];
 

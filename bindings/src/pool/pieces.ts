@@ -5,7 +5,7 @@ import { arrayOf, bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js
 import type { Numbers } from '../runtime/read_tensor.js';
 import { elements } from '../runtime/shape.js';
 import type { DType, Shape } from '../types/index.js';
-import { type CallOptions, packArguments } from './arguments.js';
+import { type CallOptions, packArguments, type SentArguments } from './arguments.js';
 import type { PoolCore } from './core.js';
 import type { Task, Verb } from './shared/protocol.js';
 import type { TransferredOperands } from './transfer.js';
@@ -17,12 +17,12 @@ export interface Piece {
   run(signal: AbortSignal | undefined): Promise<void>;
 }
 
-/** Makes a piece. Copies the arguments now; run() sends the task and passes the result to `receive`. */
+/** Makes a piece, by default of a whole call. Copies the arguments now; run() sends the task and passes the result to `receive`. */
 export function pieceOf(
   core: PoolCore,
   { name, work, args }: { name: Verb; work: number; args: readonly unknown[] },
-  taskOf: (args: ReturnType<typeof packArguments>['args']) => Task,
   receive: (value: unknown) => void,
+  taskOf = (sent: SentArguments['args']): Task => ({ kind: 'run', verb: name, args: sent }),
 ): Piece {
   const packed = packArguments(args);
   const task = taskOf(packed.args);
@@ -58,20 +58,27 @@ export async function runWhole(
   return value;
 }
 
-/**
- * Runs all pieces. If a worker reports E_SHAPE or E_OPTION, runs the undivided call `whole`, whose error names the
- * shapes of the call and not of a piece.
- */
-export async function runPieces(pieces: readonly Piece[], { signal, progress }: CallOptions, whole: () => Promise<unknown>): Promise<void> {
+/** Sends all tasks, and tells how many are done. */
+export async function runAll(runs: readonly Piece['run'][], { signal, progress }: CallOptions): Promise<void> {
   let done = 0;
-  const longestFirst = [...pieces].sort((a, b) => b.work - a.work);
+  await Promise.all(
+    runs.map(async (run) => {
+      await run(signal);
+      progress?.((done += 1), runs.length);
+    }),
+  );
+}
+
+/**
+ * Runs all pieces, which write into `results`; a single one as the undivided call `whole`. If a worker reports E_SHAPE or E_OPTION,
+ * runs `whole`, too, whose error names the shapes of the call and not of a piece.
+ */
+export async function runPieces<R>(pieces: readonly Piece[], results: R, own: CallOptions, whole: () => Promise<R>): Promise<R> {
+  if (pieces.length <= 1) return whole();
+  const longestFirst = [...pieces].sort((a, b) => b.work - a.work).map(({ run }) => run);
   try {
-    await Promise.all(
-      longestFirst.map(async (piece) => {
-        await piece.run(signal);
-        progress?.((done += 1), pieces.length);
-      }),
-    );
+    await runAll(longestFirst, own);
+    return results;
   } catch (error) {
     const code = error instanceof MultiheadError ? error.code : undefined;
     if (code === 'E_SHAPE' || code === 'E_OPTION') await whole();
@@ -90,17 +97,4 @@ export function zeros<D extends DType>(dtype: D, shape: Shape, name: string): Nu
   const bytes = elements(shape) * bytesPerElement(dtype);
   const buffer = onJavaScriptHeap(bytes, name, () => new ArrayBuffer(bytes));
   return { data: new arrayOf[dtype](buffer) as Numbers<D>['data'], shape: [...shape], dtype };
-}
-
-/** Divides items into at most `count` runs of about equal work; returns the end index of each run. */
-export function cutEvenly(work: readonly number[], count: number): number[] {
-  const total = work.reduce((sum, each) => sum + each, 0);
-  const ends: number[] = [];
-  let done = 0;
-  work.forEach((each, index) => {
-    done += each;
-    const last = index + 1 === work.length;
-    if (last || done >= ((ends.length + 1) * total) / count - total * 1e-9) ends.push(index + 1);
-  });
-  return ends;
 }

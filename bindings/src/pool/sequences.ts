@@ -5,7 +5,7 @@ import type { ReadTensor } from '../runtime/read_tensor.js';
 import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type { Dropout, VarlenOptions } from '../types/index.js';
 import type { PoolCore } from './core.js';
-import type { Range } from './slices.js';
+import type { Range } from './shared/parts.js';
 
 export interface Sequences {
   readonly cuQ: Int32Array;
@@ -30,33 +30,22 @@ export function sequencesOf(
   return { cuQ, cuK, count: cuQ.length - 1 };
 }
 
-function isCumulative(cu: Int32Array, end: number | undefined): boolean {
-  return cu[0] === 0 && cu.at(-1) === end && cu.every((each, s) => s === 0 || each >= (cu[s - 1] as number));
-}
+const isCumulative = (cu: Int32Array, end: number | undefined): boolean =>
+  cu[0] === 0 && cu.at(-1) === end && cu.every((each, s) => s === 0 || each >= (cu[s - 1] as number));
 
 /** Row range of the sequences first … end − 1. */
 export const rowsOf = (cu: Int32Array, first: number, end = first + 1): Range => [cu[first] as number, cu[end] as number];
 
 const lengthAt = (cu: Int32Array, s: number): number => (cu[s + 1] as number) - (cu[s] as number);
 
-export interface SequencePlan {
-  /** Sequences that are divided, and the number of workers for each. */
-  readonly long: readonly { readonly sequence: number; readonly workers: number; readonly work: number }[];
-  /** Runs of sequences that one worker computes. */
-  readonly groups: readonly { readonly range: Range; readonly work: number }[];
-}
-
 /**
  * Divides every sequence that needs more than half of one worker's share, so that a few long sequences keep all workers
- * busy.
+ * busy: gives `long`, the sequences that are divided and the number of workers for each, and `groups`, runs of sequences that one worker
+ * computes.
  *
  * @param perScore multiplications and additions per score, over all heads
  */
-export function planSequences(
-  { settings: { leastWork }, workers: { count: workers } }: PoolCore,
-  { cuQ, cuK, count }: Sequences,
-  perScore: number,
-): SequencePlan {
+export function planSequences({ settings: { leastWork }, workers: { count: workers } }: PoolCore, { cuQ, cuK, count }: Sequences, perScore: number) {
   const scores = Array.from({ length: count }, (_, s) => lengthAt(cuQ, s) * (lengthAt(cuK, s) + 32) + 1);
   const total = scores.reduce((sum, each) => sum + each, 0);
   const share = Math.max(total / workers, leastWork / perScore);

@@ -3,9 +3,7 @@
 import type { Numbers } from '../runtime/read_tensor.js';
 import { elements } from '../runtime/shape.js';
 import type { DType, Shape } from '../types/index.js';
-
-/** Half-open index range of an axis. */
-export type Range = readonly [first: number, end: number];
+import type { Range } from './shared/parts.js';
 
 /** Start offsets and common length of the contiguous runs that the ranges select, in order. */
 function runsOf(shape: Shape, ranges: readonly Range[]): { length: number; starts: number[] } {

@@ -13,7 +13,8 @@ import { JoinedResults, partTasks, piecesOf } from './attention.js';
 import type { PoolCore } from './core.js';
 import { checkNoOut, type Piece, pieceOf, piecesOfOne, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
-import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
+import type { Range } from './shared/parts.js';
+import { reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
 import { divideAttention } from './worker/part.js';
 
@@ -62,9 +63,7 @@ export async function poolAttentionVarlen(
         // An error of a piece would name the shapes of one sequence.
         return whole();
       }
-      if (pieces.length <= 1) return whole();
-      await runPieces(pieces, own, whole);
-      return results;
+      return runPieces(pieces, results, own, whole);
     });
   });
 }
@@ -94,16 +93,11 @@ function pieceOfGroup(core: PoolCore, call: PackedCall, range: Range, work: numb
   const { q, k, v, options, sequences, results } = call;
   const [queries, keys] = [rowsOf(sequences.cuQ, ...range), rowsOf(sequences.cuK, ...range)];
   const slices = [sliceOf(q.numbers(), queries), sliceOf(k.numbers(), keys), sliceOf(v.numbers(), keys)];
-  return pieceOf(
-    core,
-    { name: 'attentionVarlen', work, args: [...slices, optionsOfGroup(options, sequences, range)] },
-    (args) => ({ kind: 'run', verb: 'attentionVarlen', args }),
-    (value) => {
-      const { out, lse } = value as PackedResult;
-      writeSlice(results.out, out, queries);
-      if (lse !== undefined && results.lse !== undefined) writeSlice(results.lse, lse, [0, lse.shape[0] as number], queries);
-    },
-  );
+  return pieceOf(core, { name: 'attentionVarlen', work, args: [...slices, optionsOfGroup(options, sequences, range)] }, (value) => {
+    const { out, lse } = value as PackedResult;
+    writeSlice(results.out, out, queries);
+    if (lse !== undefined && results.lse !== undefined) writeSlice(results.lse, lse, [0, lse.shape[0] as number], queries);
+  });
 }
 
 /** Divides one sequence, as a call of attention() with a batch of one. */

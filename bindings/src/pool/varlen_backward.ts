@@ -14,10 +14,11 @@ import { type BackwardCall, backwardPieces, type BackwardTensors, divideBackward
 import { runsOf, uncopiedGradients, withAllSlopes } from './backward.js';
 import type { PoolCore } from './core.js';
 import { sliceOfArray, withArrays } from './option_arrays.js';
-import { checkNoOut, cutEvenly, type Piece, pieceOf, piecesOfOne, runPieces, runWhole, zeros } from './pieces.js';
+import { checkNoOut, type Piece, pieceOf, piecesOfOne, runPieces, runWhole } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
+import { cutEvenly, type Range } from './shared/parts.js';
 import { callUncopied } from './shared/uncopied.js';
-import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
+import { reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
 
 interface PackedCall {
@@ -47,20 +48,12 @@ export async function poolAttentionVarlenBackward(core: PoolCore, ...given: read
       const sumsAll = wanted.includes('dQGain') || wanted.includes('dKGain');
       if (sequences === undefined || sumsAll || core.workers.count <= 1) return whole();
       const call: PackedCall = { tensors, options: withSlopes, wanted, sequences };
-      const results: Gradients = {};
-      for (const name of wanted) {
-        if (name === 'dSinks') results.dSinks = new Float32Array(tensors.q.shape[1] as number);
-        else results[name] = zeros('f32', tensors[inputOf[name as keyof typeof inputOf]].shape, name);
-      }
+      const results = gradientsOf(tensors, wanted);
       const pieces = wanted.includes('dSinks') ? piecesOfHeads(core, call, results) : piecesOfSequences(core, runtime, call, results);
-      if (pieces.length <= 1) return whole();
-      await runPieces(pieces, own, whole);
-      return results;
+      return runPieces<unknown>(pieces, results, own, whole);
     });
   });
 }
-
-const inputOf = { dQ: 'q', dK: 'k', dV: 'v' } as const;
 
 /** Checks a call without copying its tensors. Throws the same errors as one thread, except that of the LSE. */
 function checkCall(runtime: Runtime, inputs: AttentionBackwardInputs, options: VarlenBackwardOptions) {
@@ -69,9 +62,8 @@ function checkCall(runtime: Runtime, inputs: AttentionBackwardInputs, options: V
     const { results, dOut } = readResults(inputs, operands, options.checkLse);
     const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: [1] };
     const { record, wanted } = uncopiedGradients(options, shapes, extents, operands);
-    const { args, raw } = runtime;
-    wire.attentionVarlenBackward(args, query, key, value, cuQ, cuK, masking, results, dOut, record);
-    operands.run(() => raw.checkVarlenBackward());
+    wire.attentionVarlenBackward(runtime.args, query, key, value, cuQ, cuK, masking, results, dOut, record);
+    operands.run((raw) => raw.checkVarlenBackward());
     return { wanted, tensors: operands.tensors() as unknown as BackwardTensors };
   });
 }
@@ -97,16 +89,11 @@ function pieceOfGroup(core: PoolCore, call: PackedCall, results: Gradients, rang
     ...{ q: sliceOf(q, queries), k: sliceOf(k, keys), v: sliceOf(v, keys) },
     ...{ out: sliceOf(out, queries), dOut: sliceOf(dOut, queries), lse: sliceOf(lse, [0, q.shape[1] as number], queries) },
   };
-  return pieceOf(
-    core,
-    { name: 'attentionVarlenBackward', work, args: [inputs, optionsOfGroup(options, sequences, range)] },
-    (args) => ({ kind: 'run', verb: 'attentionVarlenBackward', args }),
-    (value) => {
-      for (const [name, part] of Object.entries(value as Gradients) as ['dQ' | 'dK' | 'dV', Numbers][]) {
-        writeSlice(results[name] as Numbers, part, name === 'dQ' ? queries : keys);
-      }
-    },
-  );
+  return pieceOf(core, { name: 'attentionVarlenBackward', work, args: [inputs, optionsOfGroup(options, sequences, range)] }, (value) => {
+    for (const [name, part] of Object.entries(value as Gradients) as ['dQ' | 'dK' | 'dV', Numbers][]) {
+      writeSlice(results[name] as Numbers, part, name === 'dQ' ? queries : keys);
+    }
+  });
 }
 
 /** Divides one sequence, as a call of attentionBackward() with a batch of one. */
@@ -135,7 +122,7 @@ function piecesOfSequence(
   const runs = runsOf(core, parts, workers);
   if (runs <= 1) return [];
   const alone: BackwardCall = { ...inputs, wanted, options };
-  const own = gradientsOf(alone);
+  const own = gradientsOf(alone, wanted);
   const pieces = backwardPieces(core, alone, own, parts, runs).map(({ run }) => run);
   return piecesOfOne(pieces, work, () => {
     for (const [name, whole] of Object.entries(own) as ['dQ' | 'dK' | 'dV', Numbers][]) {
@@ -160,13 +147,8 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
   const operations = 2 * scores * heads * (3 * width + 2 * (v.shape[2] as number));
   const parts = Math.min(core.workers.count, numKvHeads, Math.floor(operations / core.settings.leastWork));
   if (parts <= 1) return [];
-  const ends = cutEvenly(
-    Array.from({ length: numKvHeads }, () => 1),
-    parts,
-  );
-  return ends.map((end, index) => {
-    const own: Range = [ends[index - 1] ?? 0, end];
-    const group = heads / numKvHeads;
+  const group = heads / numKvHeads;
+  return cutEvenly(numKvHeads, parts).map((own) => {
     const queryHeads: Range = [own[0] * group, own[1] * group];
     const cut = (tensor: Numbers, rows: number, range: Range) => sliceOf(tensor, [0, rows], range);
     const inputs = {
@@ -174,17 +156,12 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
       ...{ out: cut(out, tokens, queryHeads), dOut: cut(dOut, tokens, queryHeads), lse: sliceOf(lse, queryHeads) },
     };
     const args = [inputs, withArrays(options, { heads: (array) => sliceOfArray(array, queryHeads) })];
-    return pieceOf(
-      core,
-      { name: 'attentionVarlenBackward', work: own[1] - own[0], args },
-      (sent) => ({ kind: 'run', verb: 'attentionVarlenBackward', args: sent }),
-      (value) => {
-        for (const [name, part] of Object.entries(value as Gradients) as [GradientName, Numbers | Float32Array][]) {
-          const whole = results[name] as Numbers;
-          if (ArrayBuffer.isView(part)) (results[name] as Float32Array).set(part, queryHeads[0]);
-          else writeSlice(whole, part, [0, whole.shape[0] as number], name === 'dQ' ? queryHeads : own);
-        }
-      },
-    );
+    return pieceOf(core, { name: 'attentionVarlenBackward', work: own[1] - own[0], args }, (value) => {
+      for (const [name, part] of Object.entries(value as Gradients) as [GradientName, Numbers | Float32Array][]) {
+        const whole = results[name] as Numbers;
+        if (ArrayBuffer.isView(part)) (results[name] as Float32Array).set(part, queryHeads[0]);
+        else writeSlice(whole, part, [0, whole.shape[0] as number], name === 'dQ' ? queryHeads : own);
+      }
+    });
   });
 }

@@ -35,13 +35,7 @@ export type MultiheadErrorCode =
   | 'E_GPU_LOST';
 
 /** The parts of a {@link MultiheadError}. */
-export interface MultiheadErrorParts {
-  /** Name of the invalid argument in the call. */
-  argument: string;
-  /** Description of a valid value. */
-  expected: string;
-  /** Description of the actual value. */
-  got: string;
+export interface MultiheadErrorParts extends Pick<MultiheadError, 'argument' | 'expected' | 'got'> {
   /** Replaces the message that is composed from the parts. */
   message?: string;
   /** The error that led to this one. */

@@ -66,9 +66,8 @@ function toOddFloat(value: number): number {
 }
 
 /** Like roundToHalf(), for doubles, without double rounding. */
-export function roundDoublesToHalf(numbers: Float64Array, dtype: HalfDType): Uint16Array<ArrayBuffer> {
-  return roundToHalf(Float32Array.from(numbers, toOddFloat), dtype);
-}
+export const roundDoublesToHalf = (numbers: Float64Array, dtype: HalfDType): Uint16Array<ArrayBuffer> =>
+  roundToHalf(Float32Array.from(numbers, toOddFloat), dtype);
 
 /** Returns the bits of each number, rounded to nearest, ties to even. */
 export function roundToHalf(numbers: Float32Array, dtype: HalfDType): Uint16Array<ArrayBuffer> {

@@ -2,20 +2,13 @@
 
 import { coreTables, dtypes, type ErrorTables } from '../generated/tables.js';
 import type { CoreError } from '../generated/wire.js';
+import type { MultiheadErrorParts } from './errors.js';
 import { formatShape, rankAdvice } from './shape.js';
 
 const dtypeNames = Object.keys(dtypes);
 
-/** The texts of an error; without a `message`, the others make it. */
-interface Sentences {
-  argument: string;
-  expected: string;
-  got: string;
-  message?: string;
-}
-
-/** `more`: the message texts that multihead/core does not contain. */
-export function sentencesOf(error: CoreError, more: readonly ErrorTables[]): Sentences {
+/** The texts of an error. `more`: those that multihead/core does not contain. */
+export function sentencesOf(error: CoreError, more: readonly ErrorTables[]): MultiheadErrorParts {
   const { text, real, shape, given } = error;
   const textOf = (table: keyof ErrorTables, at: number): string => [coreTables, ...more].map((part) => part[table][at]).find(Boolean) ?? '';
   const [expected = '', got = '', sentence = ''] = [0, 1, 2].map((part) => textOf('messages', 3 * error.message + part));
@@ -31,7 +24,7 @@ export function sentencesOf(error: CoreError, more: readonly ErrorTables[]): Sen
     dtype0: () => String(dtypeNames[numbers[0] as number]),
     dtype1: () => String(dtypeNames[numbers[1] as number]),
     name0: () => textOf('names', numbers[0] as number),
-    divisors: () => divisorsOf(numbers[0] as number),
+    divisors: () => listed(divisorsOf(numbers[0] as number)),
   };
   // Splitting at the braces alternates between text and names of values.
   const filled = (template: string): string =>
@@ -43,15 +36,12 @@ export function sentencesOf(error: CoreError, more: readonly ErrorTables[]): Sen
   return sentence === '' ? sentences : { ...sentences, message: `${argument}: ${filled(sentence)}` };
 }
 
-/** "1, 2, 4 or 8" */
-function divisorsOf(number: number): string {
+/** The divisors of a number, the smallest first. */
+export function divisorsOf(number: number): number[] {
   const divisors: number[] = [];
-  for (let low = 1; low * low <= number; low += 1) {
-    if (number % low === 0) divisors.push(low);
-  }
-  const others = divisors.map((low) => number / low).reverse();
-  if (others[0] === divisors.at(-1)) others.shift();
-  divisors.push(...others);
-  const last = divisors.pop();
-  return divisors.length === 0 ? String(last) : `${divisors.join(', ')} or ${last}`;
+  for (let low = 1; low * low <= number; low += 1) if (number % low === 0) divisors.push(low);
+  return [...new Set([...divisors, ...divisors.map((low) => number / low).reverse()])];
 }
+
+/** "1, 2, 4 or 8" */
+export const listed = (numbers: readonly number[]): string => numbers.join(', ').replace(/, (\d+)$/, ' or $1');

@@ -160,15 +160,15 @@ export class Operands {
   }
 
   /** Calls a function of the core that returns a CallStatus; throws the corresponding error. */
-  run(raw: () => Int32): void {
+  run(call: (raw: Runtime['raw']) => Int32): void {
     this.#start();
-    checkStatus(this.#runtime, raw());
+    checkStatus(this.#runtime, call(this.#runtime.raw));
   }
 
   /** Calls a function of the core that returns a handle, or a negated CallStatus; throws the corresponding error. */
-  make(raw: () => Int32): Int32 {
+  make(call: (raw: Runtime['raw']) => Int32): Int32 {
     this.#start();
-    const handle = raw();
+    const handle = call(this.#runtime.raw);
     if (handle <= 0) checkStatus(this.#runtime, -handle);
     return handle;
   }
@@ -299,9 +299,8 @@ function readPlain(value: unknown, argument: string): PlainParts {
   throw optionError(argument, 'a tensor or { data: typed array, shape }', describeData(value) + why);
 }
 
-function wrongDtype(argument: string, wanted: readonly DType[], got: DType): MultiheadError {
-  return optionError(argument, `a tensor of dtype ${wanted.map((dtype) => `"${dtype}"`).join(' or ')}`, `"${got}"`);
-}
+const wrongDtype = (argument: string, wanted: readonly DType[], got: DType): MultiheadError =>
+  optionError(argument, `a tensor of dtype ${wanted.map((dtype) => `"${dtype}"`).join(' or ')}`, `"${got}"`);
 
 /** Reads the tensors that the last call listed, and releases the core's list. */
 export function readListed<T>({ raw, args }: Runtime, read: (tensor: ListedTensor) => T): T[] {

@@ -68,7 +68,8 @@ export class ReadTensor<D extends DType = DType> {
   }
 }
 
-/** True if the numbers lie in a SharedArrayBuffer. `numbers` must come from a ReadTensor. */
-export const isShared = ({ data }: Numbers): boolean => typeof SharedArrayBuffer === 'function' && data.buffer instanceof SharedArrayBuffer;
+/** True if the numbers lie in a SharedArrayBuffer. */
+export const isShared = ({ data }: { readonly data: ArrayBufferView }): boolean =>
+  typeof SharedArrayBuffer === 'function' && data.buffer instanceof SharedArrayBuffer;
 
 export const asBytes = ({ data }: Numbers): Uint8Array => new Uint8Array(data.buffer, data.byteOffset, data.byteLength);

@@ -135,9 +135,8 @@ export class ScopeStack {
   }
 }
 
-function isPromiseLike(value: unknown): value is PromiseLike<unknown> {
-  return typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
-}
+const isPromiseLike = (value: unknown): value is PromiseLike<unknown> =>
+  typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
 
 /** Collects the resources in a result: itself, or the values of an array or plain object, and of arrays in it. */
 function returned(result: unknown): Resource[] {
@@ -159,6 +158,4 @@ function resourcesIn(result: unknown): Resource[] {
   return found;
 }
 
-function isResource(value: unknown): value is Resource {
-  return typeof value === 'object' && value !== null && 'dispose' in value;
-}
+const isResource = (value: unknown): value is Resource => typeof value === 'object' && value !== null && 'dispose' in value;

@@ -1,10 +1,6 @@
 // `using` needs Symbol.dispose, which Safari does not have yet. The first load() defines it; importing
 // the package does not. No other global is changed.
 
-interface DisposableClass {
-  readonly prototype: { dispose(): void };
-}
-
 /**
  * Returns Symbol.dispose, and defines it if it is missing. Uses the symbol that the helpers of esbuild, Babel and swc
  * use in that case, so that classes of other libraries stay disposable. Tests pass another `holder` than Symbol.
@@ -18,7 +14,7 @@ export function polyfillSymbolDispose(holder: object = Symbol): symbol {
 }
 
 /** Defines [Symbol.dispose]() on the classes' prototypes as an alias of dispose(). */
-export function makeDisposable(...classes: DisposableClass[]): void {
+export function makeDisposable(...classes: readonly { readonly prototype: { dispose(): void } }[]): void {
   const symbol = polyfillSymbolDispose();
   for (const { prototype } of classes) {
     if (symbol in prototype) continue;

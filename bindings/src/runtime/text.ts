@@ -14,13 +14,14 @@ export const printable = (text: string, most = 80): string => escaped(shortened(
 /** Like printable(), in quotation marks, with the escapes of JSON. */
 export const quoted = (text: string, most = 80): string => escaped(JSON.stringify(shortened(text, most)));
 
+/** A module of Node; undefined elsewhere. Accessed without import, so that bundlers need not resolve it. */
+export const nodeModule = <M>(name: `node:${string}`): M | undefined =>
+  (globalThis as { process?: { getBuiltinModule?(name: string): M } }).process?.getBuiltinModule?.(name);
+
 type Classes = Pick<typeof globalThis, 'TextDecoder' | 'TextEncoder'>;
 
 /** Jest's jsdom lacks TextEncoder and TextDecoder, which every browser has; Node's are used there. */
-function classes(): Classes {
-  const { process } = globalThis as { process?: { getBuiltinModule?(name: 'node:util'): Classes } };
-  return (typeof TextDecoder === 'function' ? undefined : process?.getBuiltinModule?.('node:util')) ?? globalThis;
-}
+const classes = (): Classes => (typeof TextDecoder === 'function' ? undefined : nodeModule<Classes>('node:util')) ?? globalThis;
 
 export const utf8Decoder = (options?: TextDecoderOptions): TextDecoder => new (classes().TextDecoder)('utf-8', options);
 

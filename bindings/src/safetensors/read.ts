@@ -89,18 +89,12 @@ export interface Entry {
   readonly end: number;
 }
 
-interface Header {
-  /** In the order of the header. */
-  readonly entries: readonly Entry[];
-  readonly metadata: Record<string, string>;
-}
-
 /**
- * Reads the header, and checks that its tensors cover the data. Throws `E_FORMAT`.
+ * Reads the header, and checks that its tensors, which are given in its order, cover the data. Throws `E_FORMAT`.
  *
  * @param bytes after the header; Infinity if the number is unknown
  */
-export function readHeader(encoded: Uint8Array, bytes: number): Header {
+export function readHeader(encoded: Uint8Array, bytes: number) {
   const json = parseHeader(encoded);
   const names = Object.keys(json).filter((name) => name !== metadataName);
   const entries = names.map((name) => readEntry(name, json[name]));

@@ -5,7 +5,7 @@ import { MultiheadError, optionError } from '../runtime/errors.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
 import { describe } from '../runtime/tensor.js';
 import { cutOff, formatError, lengthBytes } from './format.js';
-import { type Entry, headerLength, readHeader } from './read.js';
+import { headerLength, readHeader } from './read.js';
 
 /** Reads bytes of a file. */
 export interface Bytes {
@@ -15,20 +15,12 @@ export interface Bytes {
   read(offset: number, count: number): Promise<Uint8Array<ArrayBuffer>>;
 }
 
-/** The header of a file. */
-export interface OpenedHeader {
-  readonly entries: readonly Entry[];
-  readonly metadata: Record<string, string>;
-  /** Offset of the first tensor. */
-  readonly first: number;
-}
-
 /**
- * Reads and checks the header of a file. Throws `E_FORMAT`.
+ * Reads and checks the header of a file; `first` is the offset of the first tensor. Throws `E_FORMAT`.
  *
  * @param begin the first `lengthBytes` bytes, if they were read: a response is read once
  */
-export async function openHeader(bytes: Bytes, begin?: Uint8Array): Promise<OpenedHeader> {
+export async function openHeader(bytes: Bytes, begin?: Uint8Array) {
   const { size = Infinity } = bytes;
   const headerBytes = headerLength(begin ?? (await bytes.read(0, lengthBytes)), size);
   const header = await bytes.read(lengthBytes, headerBytes);

@@ -96,26 +96,6 @@ export abstract class CoreTrainer extends CoreObject {
   }
 
   stateDict(): Record<string, PlainTensor> {
-    this.assertLive();
-    return this.#state();
-  }
-
-  loadStateDict(dict: StateDict): void {
-    this.assertLive();
-    this.#load(dict);
-  }
-
-  checkpoint(): Uint8Array<ArrayBuffer> {
-    this.assertLive();
-    return writeSafetensors(this.#state());
-  }
-
-  restore(checkpoint: Uint8Array | ArrayBuffer): void {
-    this.assertLive();
-    this.#load(readSafetensors(checkpoint).stateDict);
-  }
-
-  #state(): Record<string, PlainTensor> {
     this.simply((raw) => raw.trainerState(this.#trainer));
     const state = takeStateDict(this.runtime);
     for (const { tensor, value } of this.#kept) {
@@ -124,27 +104,34 @@ export abstract class CoreTrainer extends CoreObject {
     return state;
   }
 
-  #load(dict: StateDict): void {
+  loadStateDict(dict: StateDict): void {
+    this.assertLive();
     const { runtime } = this;
     call(runtime, (operands) => {
       pushStateDict(runtime, dict, operands, (copies) => {
-        for (const kept of this.#kept) checkKept(kept, firstNumber(copies.get(kept.tensor), runtime));
+        for (const { tensor, option, value, shown } of this.#kept) {
+          const found = firstNumber(copies.get(tensor), runtime) ?? value; // a state without the option passes
+          if (found !== value) throw optionError(option, `${shown(found)}, as in the state`, shown(value));
+        }
       });
-      operands.run(() => runtime.raw.trainerLoad(this.#trainer));
+      operands.run((raw) => raw.trainerLoad(this.#trainer));
     });
   }
 
-  /** Calls the core without arguments in the block. */
-  protected simply(run: (raw: Runtime['raw']) => Int32): void {
-    const { runtime } = this;
-    call(runtime, (operands) => operands.run(() => run(runtime.raw)));
+  checkpoint(): Uint8Array<ArrayBuffer> {
+    return writeSafetensors(this.stateDict());
   }
-}
 
-/** Compares `found`, the number in the state, with the option. A state without the option passes. Throws `E_OPTION`. */
-function checkKept({ option, value, shown }: KeptOption, found: number | undefined): void {
-  if (found === undefined || found === value) return;
-  throw optionError(option, `${shown(found)}, as in the state`, shown(value));
+  restore(checkpoint: Uint8Array | ArrayBuffer): void {
+    this.assertLive();
+    this.loadStateDict(readSafetensors(checkpoint).stateDict);
+  }
+
+  /** Calls the core without arguments in the block. Throws `E_DISPOSED`. */
+  protected simply(run: (raw: Runtime['raw']) => Int32): void {
+    this.assertLive();
+    call(this.runtime, (operands) => operands.run(run));
+  }
 }
 
 /** Reads the first number of a tensor in the core's memory; undefined if it has none. */

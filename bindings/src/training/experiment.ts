@@ -8,11 +8,11 @@ import type { Results } from '../runtime/arguments.js';
 import { shapeError } from '../runtime/errors.js';
 import { bytesPerElement, onJavaScriptHeap, SharedParameters } from '../runtime/memory.js';
 import { call, checkStatus, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
-import { checkCount, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import { checkCount, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { choice, count, flag, number, readSettings, type Setting } from '../runtime/settings.js';
 import type { Evaluation, EvaluationOptions, Experiment, ExperimentKind, ExperimentOptions, HeldOutSequences } from '../types/index.js';
 import type { PositionKind, TrainingStep, Transformer, TransformerConfig } from '../types/index.js';
-import type { Int32, Span } from '../types/wire.js';
+import type { Count, Int32, Span } from '../types/wire.js';
 import { CoreTrainer, type KeptOption, TrainerMemory } from './core_trainer.js';
 
 const ownName = { argument: 'experiment', noun: 'an experiment' };
@@ -37,9 +37,8 @@ const schema = {
   learningRate: number(1e-2),
   recompute: flag(false),
 } satisfies Names<ExperimentOptions>;
-const evaluationNames = {
-  ...{ sequences: plain, attention: plain, ablation: plain, headScales: plain },
-} satisfies Names<EvaluationOptions>;
+const evaluation = { sequences: count(128 as Count), attention: flag(true), ablation: flag(false) };
+const evaluationNames = { ...evaluation, headScales: plain } satisfies Names<EvaluationOptions>;
 
 /** Tokens per sequence. */
 const length = 32;
@@ -99,15 +98,10 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
     this.assertLive();
     const { runtime } = this;
     const options = readOptions(given, evaluationNames, 'evaluate');
-    const { sequences = 128, attention = true, ablation = false, headScales } = options;
+    const settings = readSettings(options, evaluation);
     return call(runtime, (operands) => {
-      wire.evaluation(runtime.args, {
-        sequences: checkCount(sequences, 'sequences'),
-        attention: checkFlag(attention, 'attention'),
-        ablation: checkFlag(ablation, 'ablation'),
-        headScales: this.#scales(headScales, operands),
-      });
-      return this.#readResult(() => operands.run(() => runtime.raw.experimentEvaluate(this.handle)), wire.readEvaluation);
+      wire.evaluation(runtime.args, { ...settings, headScales: this.#scales(options.headScales, operands) });
+      return this.#readResult(() => operands.run((raw) => raw.experimentEvaluate(this.handle)), wire.readEvaluation);
     });
   }
 
@@ -162,7 +156,7 @@ function create(runtime: Runtime, options: CheckedOptions): Int32 {
       seed: seedWords(options.seed, 'seed'),
       positions: positionKinds[options.positions],
     });
-    return operands.make(() => runtime.raw.experimentCreate());
+    return operands.make((raw) => raw.experimentCreate());
   });
 }
 

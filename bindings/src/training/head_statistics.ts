@@ -31,11 +31,10 @@ export function statisticsOf(runtime: Runtime, weights: TensorLike, given: HeadS
       induction: asked ? span(3) : noSpan,
     };
 
-    const { args, raw, heap } = runtime;
     const batched = reshaped(operand, unbatched ? [1, ...shape] : shape, 'weights');
-    wire.headStatistics(args, batched, tokens, outputs);
-    operands.run(() => raw.headStatistics());
-    const copy = (name: keyof typeof outputs) => heap.view('f32', outputs[name].address, heads).slice();
+    wire.headStatistics(runtime.args, batched, tokens, outputs);
+    operands.run((raw) => raw.headStatistics());
+    const copy = (name: keyof typeof outputs) => runtime.heap.view('f32', outputs[name].address, heads).slice();
     return {
       entropy: copy('entropy'),
       previousToken: copy('previousToken'),

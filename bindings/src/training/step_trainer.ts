@@ -34,8 +34,7 @@ export const trainerNames = {
 /** Fills in the defaults of options whose names have been checked. Throws `E_OPTION`. */
 export function trainerRecord(options: TrainerOptions): wire.TrainerOptions {
   const settings = readSettings(options, trainerNames);
-  const { optimizer, decay } = settings;
-  return { ...settings, optimizer: optimizers[optimizer], decay: learningRateDecays[decay] };
+  return { ...settings, optimizer: optimizers[settings.optimizer], decay: learningRateDecays[settings.decay] };
 }
 
 const ownName = { argument: 'trainer', noun: 'a trainer' };
@@ -101,7 +100,6 @@ export abstract class StepTrainer<Options extends BatchOptions> extends CoreTrai
   }
 
   update(): TrainingStep {
-    this.assertLive();
     this.simply((raw) => raw.trainerUpdate(this.handle));
     return wire.readTrainingStep(this.runtime.args.results());
   }
@@ -113,7 +111,6 @@ export abstract class StepTrainer<Options extends BatchOptions> extends CoreTrai
   }
 
   gradients(): Record<string, PlainTensor> {
-    this.assertLive();
     this.simply((raw) => raw.trainerGradients(this.handle));
     return takeStateDict(this.runtime);
   }

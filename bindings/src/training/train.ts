@@ -89,9 +89,7 @@ export interface Training extends AsyncIterable<TrainingStep> {
  * the errors of `batches`, and `E_ABORTED`; the trainer then has the state after its last step.
  */
 export function train(given: TrainOptions): Training {
-  const names = {
-    ...{ trainer: plain, batches: plain, experiment: plain, steps: plain, every: plain, signal: plain },
-  };
+  const names = { trainer: plain, batches: plain, experiment: plain, steps: plain, every: plain, signal: plain };
   checkOptions(given, names, 'train');
   const options = readOptions(given, names, 'train');
   const { every = 1, signal } = options;

@@ -29,9 +29,8 @@ const callsOf = ({ args, raw }: Runtime, handle: Int32, model: WasmTransformer, 
         "one of the model's present parameters",
         'one of those before loadStateDict() or initialize(): make a new trainer',
       );
-    const { numHeads: heads, headDim: width } = model.config;
     const queries = tokens.length / batch;
-    const written = options && operands ? moduleOptions(options, operands, { batch, heads, queries, keys: queries, width }) : noModuleOptions;
+    const written = options && operands ? moduleOptions(options, operands, model.config, { batch, queries, keys: queries }) : noModuleOptions;
     wire.training(args, tokens, batch, targets, written);
   },
   run: (updates) => raw._multihead_train(handle, updates),
@@ -42,10 +41,9 @@ export class WasmTrainer extends StepTrainer<TrainerStepOptions> implements Trai
     const record = trainerRecord(readOptions(given, trainerNames, 'trainer'));
     const own = ownModel(model, runtime.heap);
     const { parameters } = own;
-    const { args, raw } = runtime;
     const handle = call(runtime, (operands) => {
-      wire.trainerOptions(args, record);
-      return operands.make(() => raw.trainerCreate(own.handle));
+      wire.trainerOptions(runtime.args, record);
+      return operands.make((raw) => raw.trainerCreate(own.handle));
     });
     super(runtime, handle, parameters, callsOf(runtime, handle, own, parameters));
     Object.freeze(this);

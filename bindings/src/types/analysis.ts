@@ -1,8 +1,8 @@
 // Questions to a language model about what its parts do.
 
-import type { EncodeOptions, ModelArray, ModelInput, PassOptions } from './model_input.js';
+import type { AnalysisOptions, EditedOptions, ModelArray, ModelInput } from './model_input.js';
 import type { PlatformAbortSignal } from './platform.js';
-import type { Edit, Site } from './sites.js';
+import type { Capture, Site } from './sites.js';
 
 /** A token: its id, or a text that is one token of the folder's tokenizer, such as `' Paris'`. */
 export type Token = number | string;
@@ -18,13 +18,9 @@ export interface LogitDifference {
 }
 
 /** The natural logarithm of a token's probability. */
-export interface LogProbability {
-  /** The token. */
-  readonly token: Token;
-  /** As in {@link LogitDifference}: without it, the metric is a log-probability. */
+export interface LogProbability extends Omit<LogitDifference, 'against'> {
+  /** With it, the metric is a {@link LogitDifference}. */
   readonly against?: undefined;
-  /** After which token of the input, from 0; negative from the end. Default −1, the last one. */
-  readonly position?: number | undefined;
 }
 
 /** The mean of the log-probabilities of all tokens from the second on, each given those before it: minus a language model's loss. */
@@ -41,15 +37,6 @@ export type MetricFunction = (logits: Float32Array<ArrayBuffer>, gradient?: Floa
 
 /** A number that tells how a model continues an input. */
 export type Metric = LogitDifference | LogProbability | MeanLogProbability | MetricFunction;
-
-/** Options of all analyses. */
-export interface AnalysisOptions extends PassOptions, EncodeOptions {}
-
-/** Options of analyses that work on a changed model, too. */
-export interface EditedOptions extends AnalysisOptions {
-  /** Changes of values inside the model. Default none. */
-  readonly edits?: readonly Edit[] | undefined;
-}
 
 /** Options of {@link ModelAnalyses.lens}. */
 export interface LensOptions extends EditedOptions {
@@ -161,12 +148,7 @@ export interface PairResults extends PartResults {
 }
 
 /** A value whose gradient is wanted. */
-export interface GradientPlace {
-  /** Which value. */
-  readonly site: Site;
-  /** The layer, from 0. */
-  readonly layer: number;
-}
+export type GradientPlace = Omit<Capture, 'heads'>;
 
 /**
  * Analyses of causal language models. They run where the model lives: on the calling thread, in its workers, or on the GPU of device

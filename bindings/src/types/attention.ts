@@ -174,7 +174,7 @@ export interface MaskOptions extends ModelOptions {
  */
 export type ScoreStage = 'raw' | 'capped' | 'masked' | 'weights';
 
-/** Scores of chosen heads and rows, copied out during the call. */
+/** Which scores of a call are copied out: those of chosen heads and rows. */
 export interface Capture {
   /** Which scores. */
   readonly stage: ScoreStage;
@@ -262,15 +262,9 @@ export type AttentionResult<R extends readonly AttentionReturn[] = [], O extends
   DisposableResult;
 
 /** Options of {@link Multihead.scores}. */
-export interface ScoresOptions extends Omit<MaskOptions, 'dropout'> {
-  /** Which scores. */
-  readonly stage: ScoreStage;
+export interface ScoresOptions extends Omit<MaskOptions, 'dropout'>, Capture {
   /** One query head; excludes `heads`. Default all. */
   readonly head?: number | undefined;
-  /** Query heads, in this order, each at most once. Default all. */
-  readonly heads?: readonly number[] | undefined;
-  /** [first query, number of queries]. Default all. */
-  readonly rows?: readonly [first: number, count: number] | undefined;
   /** The largest number of rows per iteration. Default 64. */
   readonly chunk?: number | undefined;
 }

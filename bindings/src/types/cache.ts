@@ -1,7 +1,7 @@
 // The KV cache, for decoding one or several tokens at a time.
 
 import type { AttentionResult, AttentionReturn, Capture, MaskOptions, OutputOptions } from './attention.js';
-import type { FloatDType, FloatTensorLike } from './tensor.js';
+import type { DisposableObject, FloatDType, FloatTensorLike } from './tensor.js';
 
 /**
  * Memory layout of a cache:
@@ -60,7 +60,7 @@ export interface CacheAttendOptions<
  * Keys and values of past tokens. Entries of the batch grow and shrink independently; a call that
  * fails changes nothing.
  */
-export interface KVCache {
+export interface KVCache extends DisposableObject {
   /** Number of entries, B. */
   readonly batch: number;
   /** Number of key/value heads, H_kv. */
@@ -77,8 +77,6 @@ export interface KVCache {
   readonly dtype: CacheDType;
   /** Size of keys, values, scales and page tables in bytes; part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
 
   /**
    * Appends n tokens, rounded to the cache's dtype: to nearest, ties to even.
@@ -132,8 +130,4 @@ export interface KVCache {
    * @throws {MultiheadError} `E_OPTION` if there is no such entry, `E_DISPOSED`
    */
   firstKept(batch?: number): number;
-  /** Frees the memory. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }

@@ -34,7 +34,18 @@ import type { Backend, LoadOptions } from './load.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './module.js';
 import type { PlatformFloat16Array } from './platform.js';
 import type { PrepareBackwardOptions, PreparedAttention, PreparedBackward, PrepareOptions } from './prepared.js';
-import type { DType, FloatDType, FloatTensorLike, NestedNumbers, Shape, SourceOf, Tensor, TensorLike, TensorOptions } from './tensor.js';
+import type {
+  DisposableObject,
+  DType,
+  FloatDType,
+  FloatTensorLike,
+  NestedNumbers,
+  Shape,
+  SourceOf,
+  Tensor,
+  TensorLike,
+  TensorOptions,
+} from './tensor.js';
 import type { Trainer, TrainerOptions } from './trainer.js';
 import type { Transformer, TransformerBlock, TransformerBlockConfig, TransformerConfig } from './transformer.js';
 
@@ -72,7 +83,7 @@ export interface LinearOptions {
 }
 
 /** A scope of {@link Multihead.scope} without a function. */
-export interface Scope {
+export interface Scope extends DisposableObject {
   /**
    * Excludes values from the scope and gives them to the scope around it, or else to the caller: the value itself, or
    * the values of an array or plain object, and of arrays in it.
@@ -81,12 +92,8 @@ export interface Scope {
    * @throws {MultiheadError} `E_DISPOSED`; `E_OPTION` for a proxy of a tensor
    */
   keep<T>(value: T): T;
-  /** True once the scope was disposed. */
-  readonly disposed: boolean;
   /** Disposes everything that was made in the scope and not kept. A second call does nothing. */
   dispose(): void;
-  /** Calls {@link Scope.dispose}, for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** Allocations of one {@link Multihead}, in WebAssembly memory but for `gpu`. Sizes in bytes. */
@@ -104,10 +111,10 @@ export interface MemoryInfo {
 }
 
 /**
- * The operations of one instance of the WebAssembly module, which has its own memory. All are
- * synchronous.
+ * The operations of one instance of the WebAssembly module, which has its own memory. All are synchronous. A call that throws, of the
+ * instance or of an object that it made, leaves nothing allocated.
  */
-export interface Multihead {
+export interface Multihead extends DisposableObject {
   /** The build that was loaded, and why it was chosen. */
   readonly backend: Backend;
 
@@ -149,8 +156,7 @@ export interface Multihead {
    * @param k (B, H_kv, N_k, d_k). H_q is a multiple of H_kv; query head h uses key/value head
    * ⌊h / (H_q / H_kv)⌋ (grouped-query attention, arXiv:2305.13245)
    * @param v (B, H_kv, N_k, d_v), of k's dtype
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   attention<const R extends readonly AttentionReturn[] = [], const O extends FloatDType = 'f32', const C extends readonly Capture[] = []>(
     q: FloatTensorLike,
@@ -166,8 +172,7 @@ export interface Multihead {
    * they are NaN; a query that sees no key has gradient 0. The weights are computed again from `lse`, so extra memory
    * is O(N). Gradients are f32, and bit-identical in every run.
    *
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
-   * allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   attentionBackward<const R extends readonly GradientName[] | undefined = undefined>(
     inputs: AttentionBackwardInputs,
@@ -178,8 +183,7 @@ export interface Multihead {
    * Checks and plans a call of {@link Multihead.attention} once, for loops that make it many times. The
    * overhead of `run()` is a fraction of a microsecond.
    *
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   prepare(options: PrepareOptions): PreparedAttention;
 
@@ -187,8 +191,7 @@ export interface Multihead {
    * Checks and plans a call of {@link Multihead.attentionBackward} once, for training steps of one shape. All options
    * must equal the options of the attention() call.
    *
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
-   * allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   prepareBackward(options: PrepareBackwardOptions): PreparedBackward;
 
@@ -225,8 +228,7 @@ export interface Multihead {
    *
    * @param inputs q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), `out` of that call and `dOut` (T_q, H_q,
    * d_v), and `lse` of that call (H_q, T_q)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
-   * allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   attentionVarlenBackward<const R extends readonly VarlenGradientName[] | undefined = undefined>(
     inputs: AttentionBackwardInputs,
@@ -367,8 +369,4 @@ export interface Multihead {
    * it, and the next `load()` makes a new one. A second call does nothing.
    */
   dispose(): void;
-  /** True once dispose() was called. */
-  readonly disposed: boolean;
-  /** Calls {@link Multihead.dispose}, for `using`. */
-  [Symbol.dispose](): void;
 }

@@ -42,14 +42,21 @@ export interface PassOptions {
   readonly headScales?: Float32Array | undefined;
 }
 
+/** Options of all analyses. */
+export interface AnalysisOptions extends PassOptions, EncodeOptions {}
+
+/** Options of calls that work on a changed model, too. */
+export interface EditedOptions extends AnalysisOptions {
+  /** Changes of values inside the model, as {@link Edit} says. Default none. */
+  readonly edits?: readonly Edit[] | undefined;
+}
+
 /** Options of a pass over one input. */
-export interface InputOptions extends PassOptions, EncodeOptions {
+export interface InputOptions extends EditedOptions {
   /** The second text of a pair. Default none. */
   readonly pair?: string | undefined;
   /** One token type for each id. Default: the types that the tokenizer gives, 0 for token ids and in models with one type. */
   readonly tokenTypes?: Int32Array | readonly number[] | undefined;
-  /** Changes of values inside the model, as {@link Edit} says. Default none. */
-  readonly edits?: readonly Edit[] | undefined;
   /**
    * Encoder–decoder models, whose input is the encoder's: the decoder's token ids, as they are, or a text, which gets
    * `info.decoderStart` in front. All other outputs and options are the decoder's. Default: `info.decoderStart` alone.

@@ -6,13 +6,14 @@ import type { PoolWorker } from './pool.js';
 import type { ModelAnalyses } from './analysis.js';
 import type { EncodeOptions, InputOptions, ModelArray, ModelImage, ModelInput, PassOptions } from './model_input.js';
 import type { Capture, SessionEdit } from './sites.js';
+import type { DisposableObject, Filled } from './tensor.js';
 import type { BatchOptions, TrainerBase, TrainerOptions } from './trainer.js';
 
 export type * from './analysis.js';
 export type * from './model_input.js';
 export type * from './sites.js';
 export type { StateDict } from './module.js';
-export type { PlainTensor } from './tensor.js';
+export type { DisposableObject, PlainTensor } from './tensor.js';
 export type { BatchOptions, LearningRateDecay, Optimizer, TrainerBase, TrainerOptions, TrainingState, TrainingStep } from './trainer.js';
 
 /** A file with its name, such as a `File` of a form, or of a folder that was dropped. */
@@ -159,11 +160,8 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    */
   readonly device?: 'cpu' | 'gpu' | 'auto' | undefined;
   /**
-   * Makes a new worker each time that one is needed; only with `workers`. Use it where the Content-Security-Policy
-   * requires Trusted Types, or where a bundler or Electron starts workers in another way. The worker must run the script
-   * `multihead/models_worker.js` of the package, which is both a module and a classic script; another script never
-   * answers, and `openModel` waits until its `signal` is aborted. If the function throws, the model lives on the calling
-   * thread. Default: the package starts its script.
+   * As {@link PoolOptions.worker}, only with `workers`, and for `openModel`: its script is `multihead/models_worker.js`. If the function
+   * throws, the model lives on the calling thread.
    */
   readonly worker?: (() => PoolWorker) | undefined;
 }
@@ -200,20 +198,22 @@ export interface TokenRules {
 }
 
 /** What a generation does unless its options say otherwise. */
-export interface GenerationDefaults {
+export interface GenerationDefaults extends Filled<Pick<GenerateOptions, 'numBeams' | 'lengthPenalty' | 'earlyStopping' | 'repetitionPenalty'>> {
   /** Most new tokens, of an encoder–decoder model only; 0: none. */
   readonly maxNewTokens: number;
   /** Without `maxNewTokens`: most tokens, those of the decoder's start included; 0: none. */
   readonly maxLength: number;
-  /** Number of beams. */
-  readonly numBeams: number;
-  /** As the option. */
-  readonly lengthPenalty: number;
-  /** As the option. */
-  readonly earlyStopping: boolean | 'never';
-  /** As the option. */
-  readonly repetitionPenalty: number;
 }
+
+/** The rules of {@link TokenRules} that a generation can change. Default: as {@link ModelInfo.rules}. */
+type ChosenRules = {
+  readonly [N in Exclude<keyof TokenRules, 'minLength' | 'forcedBos' | 'forcedEos'>]?: TokenRules[N] | undefined;
+} & {
+  /** The second token of a decoder with an encoder, such as a language; null for none. */
+  readonly forcedBos?: number | null | undefined;
+  /** The last token if `maxNewTokens` ends the text; null for none. */
+  readonly forcedEos?: number | null | undefined;
+};
 
 /** The properties of a model. An encoder–decoder model gives the properties of its decoder. */
 export interface ModelInfo {
@@ -293,29 +293,23 @@ export interface ModelInfo {
 export type LogitsProcessor = (ids: Int32Array, logits: Float32Array) => void;
 
 /** Options of {@link Model.prefix}. Every text that begins with the prefix has the same options. */
-export interface PrefixOptions extends EncodeOptions {
+export interface PrefixOptions extends PassOptions, EncodeOptions {
   /** Type of the cached keys and values; default `'f32'`. */
   readonly cacheType?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
-  /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
-  readonly headScales?: Float32Array | undefined;
-  /** Aborting rejects with `E_ABORTED`. Default none. */
+  /** Aborting ends the call, or the iteration of {@link Model.generate}, with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
 
 /** Keys and values of the begin of prompts, for {@link GenerateOptions.prefix}. Dispose it to free its memory. */
-export interface Prefix {
+export interface Prefix extends DisposableObject {
   /** Its token ids. */
   readonly ids: readonly number[];
-  /** True after dispose() of it or of its model. */
-  readonly disposed: boolean;
   /** Frees its memory. Generations that have begun go on. */
   dispose(): void;
-  /** The same as dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
-/** Options of {@link Model.generate}. */
-export interface GenerateOptions extends EncodeOptions {
+/** Options of {@link Model.generate}, those of a prefix and rules about tokens included: {@link ModelInfo.rules} has their defaults. */
+export interface GenerateOptions extends PrefixOptions, ChosenRules {
   /**
    * Most new tokens, a whole number or Infinity; default 128, or what {@link ModelInfo.generation} says of an encoder–decoder model.
    * The model ends the text with the token after its last position, and memory grows with the tokens.
@@ -355,12 +349,8 @@ export interface GenerateOptions extends EncodeOptions {
   readonly prefix?: Prefix | undefined;
   /** Texts and token ids that end the generation, in addition to the model's own; their text is not given. */
   readonly stop?: readonly (string | number)[] | undefined;
-  /** Type of the cached keys and values; default `'f32'`. */
-  readonly cacheType?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
   /** Each step gives as many of the likeliest tokens with their probabilities, at most 100; default 0, none. */
   readonly topTokens?: number | undefined;
-  /** As {@link PassOptions.headScales}, for every token. */
-  readonly headScales?: Float32Array | undefined;
   /**
    * Changes of values inside the model for every token, of the prompt and of the new text: as {@link Edit}, but `tokens` are
    * positions in the whole text, and the text grows, so that a value has one row for each of them, or one row for all tokens.
@@ -368,22 +358,6 @@ export interface GenerateOptions extends EncodeOptions {
    * cache: each step computes all tokens. Default none.
    */
   readonly edits?: readonly SessionEdit[] | undefined;
-  /** The second token of a decoder with an encoder, such as a language; null for none. Default: as {@link ModelInfo.rules}. */
-  readonly forcedBos?: number | null | undefined;
-  /** The last token if `maxNewTokens` ends the text; null for none. Default: as {@link ModelInfo.rules}. */
-  readonly forcedEos?: number | null | undefined;
-  /** Token ids that are never chosen. Default: as {@link ModelInfo.rules}. */
-  readonly suppress?: readonly number[] | undefined;
-  /** Token ids that are not chosen first. Default: as {@link ModelInfo.rules}. */
-  readonly beginSuppress?: readonly number[] | undefined;
-  /** Sequences of token ids that are not written. Default: as {@link ModelInfo.rules}. */
-  readonly badWords?: readonly (readonly number[])[] | undefined;
-  /** No sequence of so many tokens occurs twice, those of the prompt included; 0: any may. Default: as {@link ModelInfo.rules}. */
-  readonly noRepeatNgramSize?: number | undefined;
-  /** Nor one that the prompt, or what the encoder reads, has; 0: any may. Default: as {@link ModelInfo.rules}. */
-  readonly encoderNoRepeatNgramSize?: number | undefined;
-  /** The fewest new tokens before one that ends the text. Default: `minLength` or `minNewTokens` of {@link ModelInfo.rules}. */
-  readonly minNewTokens?: number | undefined;
   /**
    * Sequences that are searched side by side for the likeliest one, at most 64; 1: none. With more, `temperature` must be 0, and all
    * steps come when the search has ended. Default: as {@link ModelInfo.generation}, but 1 beside an option that is not for beams.
@@ -403,8 +377,6 @@ export interface GenerateOptions extends EncodeOptions {
   readonly decoderInput?: ModelInput | undefined;
   /** Encoder–decoder models: changes of values inside the encoder, as {@link InputOptions.encoderEdits}. */
   readonly encoderEdits?: InputOptions['encoderEdits'];
-  /** Aborting ends the iteration with `E_ABORTED`. Default none. */
-  readonly signal?: PlatformAbortSignal | undefined;
 }
 
 /** A message of a chat. */
@@ -607,7 +579,7 @@ export interface SaveModelOptions {
  * A model that openModel() has opened. Dispose it to free its memory, and to end its workers. Passes with `pixels` ignore
  * their input. If a worker of the model ends, its calls are rejected with `E_WORKER`, and so are all later ones.
  */
-export interface Model extends ModelAnalyses {
+export interface Model extends ModelAnalyses, DisposableObject {
   /** What the model is. */
   readonly info: ModelInfo;
   /** Models of texts and images (CLIP, SigLIP): the tower of images, for passes through it; the model itself is the tower of texts. */
@@ -623,8 +595,6 @@ export interface Model extends ModelAnalyses {
   readonly workers: number;
   /** What computes: `'cpu'`, or `'gpu: …'` with the GPU's name; with `device: 'auto'` followed by the times, or `'cpu: …'` with the reason. */
   readonly device: string;
-  /** True after dispose(). */
-  readonly disposed: boolean;
 
   /** Token ids and tokens of a text, or of messages. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
   encode(
@@ -745,8 +715,6 @@ export interface Model extends ModelAnalyses {
    * rejected with `E_DISPOSED`. Doing it twice is harmless.
    */
   dispose(): void;
-  /** The same as dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /**

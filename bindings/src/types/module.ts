@@ -2,8 +2,8 @@
 
 import type { MaskOptions, ModelOptions, RopeRotation, Window } from './attention.js';
 import type { ModuleGradients } from './backward.js';
-import type { CacheDType, CacheLayout, KVCacheConfig } from './cache.js';
-import type { DisposableResult, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { KVCache, KVCacheConfig } from './cache.js';
+import type { DisposableObject, DisposableResult, Filled, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
 /** Tensors by name, as `torch.nn.Module.state_dict()` returns them. */
@@ -185,25 +185,13 @@ export interface ModuleInputs {
 export type ModuleCacheConfig = Omit<KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;
 
 /** The KV cache of a module. All batch entries have the same length. */
-export interface MultiHeadAttentionCache {
-  /** Number of batch entries, B. */
-  readonly batch: number;
-  /** The most tokens that one batch entry holds. */
-  readonly capacity: number;
-  /** Memory layout of the tokens. */
-  readonly layout: CacheLayout;
-  /** Dtype of the stored keys and values. */
-  readonly dtype: CacheDType;
-  /** Size in bytes; part of {@link MemoryInfo.bytes}. */
-  readonly bytes: number;
+export interface MultiHeadAttentionCache extends DisposableObject, Pick<KVCache, 'batch' | 'capacity' | 'layout' | 'dtype' | 'bytes'> {
   /**
    * Number of tokens of each entry; in a ring, overwritten tokens count too.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
   length(): number;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
   /**
    * Truncates every batch entry to its first `length` tokens. In a ring, overwritten tokens are lost:
    * `length` must be 0 or at least the index of the first token that is still kept.
@@ -211,10 +199,24 @@ export interface MultiHeadAttentionCache {
    * @throws {MultiheadError} `E_OPTION` for a `length` out of range, `E_DISPOSED`
    */
   truncate(length: number): void;
-  /** Frees the memory. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
+}
+
+/** What modules, transformer blocks and transformers have in common. */
+export interface ParameterModule extends DisposableObject {
+  /**
+   * Copies of the parameters as 32-bit floats, under the names and in the layout that they were loaded with.
+   *
+   * @throws {MultiheadError} `E_OPTION` before loadStateDict() or initialize(); `E_DISPOSED`
+   */
+  stateDict(): Record<string, PlainTensor>;
+  /**
+   * Makes an empty cache for step() of this module; that of a transformer holds the keys and values of every layer.
+   * Dispose it like a tensor.
+   *
+   * @throws {MultiheadError} `E_OPTION`, also if the module appends keys, if `kdim` or `vdim` is not
+   * embedDim, or if a ring cannot hold the module's window; `E_DISPOSED`; `E_MEMORY`
+   */
+  createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
 }
 
 /**
@@ -224,16 +226,9 @@ export interface MultiHeadAttentionCache {
  * applies, whereas PyTorch's `is_causal` is a hint; a query that sees no key has merged heads of 0,
  * never NaN.
  */
-export interface MultiHeadAttention {
+export interface MultiHeadAttention extends ParameterModule {
   /** The configuration, with every default filled in. */
-  readonly config: {
-    readonly [N in keyof MultiHeadAttentionConfig]-?: N extends 'window' | 'rope'
-      ? MultiHeadAttentionConfig[N]
-      : Exclude<MultiHeadAttentionConfig[N], undefined>;
-  };
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
-
+  readonly config: Filled<MultiHeadAttentionConfig, 'window' | 'rope'>;
   /**
    * Copies all parameters. Rows of weights are outputs, y = x·Wᵀ + b; rows h·headDim to
    * (h + 1)·headDim − 1 of a projection belong to head h. Names and shapes:
@@ -256,19 +251,11 @@ export interface MultiHeadAttention {
   loadStateDict(dict: StateDict): void;
 
   /**
-   * Copies of the parameters as 32-bit floats, under the names that they were loaded by.
-   *
-   * @throws {MultiheadError} `E_OPTION` before {@link MultiHeadAttention.loadStateDict}; `E_DISPOSED`
-   */
-  stateDict(): Record<string, PlainTensor>;
-
-  /**
    * One forward pass. The scale defaults to 1/√headDim.
    *
    * @param query (B, N_q, embedDim), with `batchFirst: false` (N_q, B, embedDim), or unbatched
    * (N_q, embedDim), for self-attention; for cross-attention an object with a query, key and value.
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   forward<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | ModuleInputs,
@@ -281,18 +268,9 @@ export interface MultiHeadAttention {
    * Hidden keys and values contribute nothing and have gradient 0. Gradients are bit-identical in every run.
    *
    * @param dOut the shape of the output
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
-   * allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   backward(query: TensorLike | ModuleInputs, dOut: TensorLike, options?: ModuleBackwardOptions): ModuleGradients;
-
-  /**
-   * Makes an empty cache for {@link MultiHeadAttention.step} of this module. Dispose it like a tensor.
-   *
-   * @throws {MultiheadError} `E_OPTION`, also if the module appends keys, if `kdim` or `vdim` is not
-   * embedDim, or if a ring cannot hold the module's window; `E_DISPOSED`; `E_MEMORY`
-   */
-  createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
 
   /**
    * Causal self-attention for the next n tokens, which are appended to the cache. The output equals the last n rows of
@@ -308,9 +286,4 @@ export interface MultiHeadAttention {
     cache: MultiHeadAttentionCache,
     options?: StepOptions<R, T>,
   ): ModuleResult<R, T>;
-
-  /** Frees the parameters. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }

@@ -1,7 +1,16 @@
 // The public types of multihead/pool.
 
 import type { AttentionBackwardInputs, AttentionBackwardOptions, AttentionBackwardResult, AttentionOptions, AttentionResult } from './index.js';
-import type { AttentionReturn, Capture, ExperimentOptions, FloatDType, FloatTensorLike, GradientName, HeadStatistics } from './index.js';
+import type {
+  AttentionReturn,
+  Capture,
+  DisposableObject,
+  ExperimentOptions,
+  FloatDType,
+  FloatTensorLike,
+  GradientName,
+  HeadStatistics,
+} from './index.js';
 import type { HeadStatisticsOptions, KVCacheConfig, LatentAttentionInputs, LatentAttentionOptions, LinearOptions, LoadOptions } from './index.js';
 import type { MemoryInfo, Multihead, MultiHeadAttentionConfig, PlainTensor, RopeRotation, ScoreRows, ScoresOptions, Simd } from './index.js';
 import type { TensorLike, TrainerOptions, TransformerBlockConfig, TransformerConfig, VarlenBackwardOptions } from './index.js';
@@ -18,6 +27,7 @@ export type {
   PoolMultiHeadAttention,
   PoolObject,
   PoolObjectOptions,
+  PoolParameterModule,
   PoolTrainer,
   PoolTransferOptions,
   PoolTransformer,
@@ -97,7 +107,7 @@ export interface PoolBackend {
  * `mh` throws, or with `E_ABORTED` by its `signal`, `E_WORKER` when its worker ends, `E_BUSY` when too many calls are
  * pending, and `E_DISPOSED` when the pool or the object is disposed.
  */
-export interface Pool {
+export interface Pool extends DisposableObject {
   /** Current state of the pool. */
   readonly backend: PoolBackend;
 
@@ -194,12 +204,8 @@ export interface Pool {
   /** Memory that one of the workers has allocated. */
   memory(options?: PoolCallOptions): Promise<MemoryInfo>;
 
-  /** True once dispose() was called. */
-  readonly disposed: boolean;
   /** Ends the workers. Pending calls are rejected with `E_DISPOSED`. */
   dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /**

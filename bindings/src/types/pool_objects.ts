@@ -1,9 +1,9 @@
 // The types of objects that live in a worker of a pool, and of what every call of a pool takes and gives.
 
 import type { AttentionResult, AttentionReturn, BlockOptions, BlockResult, BlockReturn, BlockStepOptions, CacheAttendOptions } from './index.js';
-import type { Capture, Experiment, FloatDType, FloatTensorLike, ForwardOptions, KVCache, ModuleBackwardOptions } from './index.js';
+import type { Capture, DisposableObject, Experiment, FloatDType, FloatTensorLike, ForwardOptions, KVCache, ModuleBackwardOptions } from './index.js';
 import type { ModuleCacheConfig, ModuleInputs, ModuleResult, ModuleReturn, MultiHeadAttention, MultiHeadAttentionCache } from './index.js';
-import type { PlainTensor, StepOptions, Tensor, TensorLike, TraceOption, Trainer, Transformer, TransformerBlock } from './index.js';
+import type { ParameterModule, PlainTensor, StepOptions, Tensor, TensorLike, TraceOption, Trainer, Transformer, TransformerBlock } from './index.js';
 import type { TransformerOptions, TransformerResult, TransformerReturn, TransformerStepOptions } from './index.js';
 import type { PlatformAbortSignal } from './platform.js';
 
@@ -106,13 +106,15 @@ export interface PoolObjectOptions {
 }
 
 /** Members of every object that lives in a worker. */
-export interface PoolObject {
-  /** True once dispose() was called on the object or on the pool. */
-  readonly disposed: boolean;
+export interface PoolObject extends DisposableObject {
   /** Frees the object in its worker. Its waiting calls are rejected with `E_DISPOSED`. */
   dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
+}
+
+/** Members of modules, transformer blocks and transformers in workers. */
+export interface PoolParameterModule extends PoolObject, PooledMethods<ParameterModule, 'stateDict'> {
+  /** Runs {@link ParameterModule.createCache} in the worker. */
+  createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
 }
 
 /** A {@link KVCache} in one worker, or divided by heads among several workers. */
@@ -142,7 +144,7 @@ export interface PoolModuleCache
 
 /** A {@link MultiHeadAttention} in a worker. */
 export interface PoolMultiHeadAttention
-  extends PoolObject, Pick<MultiHeadAttention, 'config'>, PooledMethods<MultiHeadAttention, 'loadStateDict' | 'stateDict'> {
+  extends PoolParameterModule, Pick<MultiHeadAttention, 'config'>, PooledMethods<MultiHeadAttention, 'loadStateDict'> {
   /** Runs {@link MultiHeadAttention.forward} in the worker. */
   forward<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | ModuleInputs,
@@ -154,8 +156,6 @@ export interface PoolMultiHeadAttention
     dOut: TensorLike,
     options?: Pooled<ModuleBackwardOptions>,
   ): Promise<Plain<ReturnType<MultiHeadAttention['backward']>>>;
-  /** Runs {@link MultiHeadAttention.createCache} in the worker. */
-  createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
   /** Runs {@link MultiHeadAttention.step} in the worker. */
   step<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -166,11 +166,7 @@ export interface PoolMultiHeadAttention
 
 /** A {@link TransformerBlock} in a worker. */
 export interface PoolTransformerBlock
-  extends
-    PoolObject,
-    Pick<TransformerBlock, 'config'>,
-    PooledMethods<TransformerBlock, 'stateDict'>,
-    PooledOptions<TransformerBlock, 'loadStateDict'> {
+  extends PoolParameterModule, Pick<TransformerBlock, 'config'>, PooledOptions<TransformerBlock, 'loadStateDict'> {
   /** Runs {@link TransformerBlock.forward} in the worker. */
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -178,8 +174,6 @@ export interface PoolTransformerBlock
   ): Promise<Plain<BlockResult<R, T>>>;
   /** Runs {@link TransformerBlock.backward} in the worker. */
   backward(x: TensorLike, dOut: TensorLike, options?: Pooled<ModuleBackwardOptions>): Promise<Plain<ReturnType<TransformerBlock['backward']>>>;
-  /** Runs {@link TransformerBlock.createCache} in the worker. */
-  createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
   /** Runs {@link TransformerBlock.step} in the worker. */
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -190,18 +184,12 @@ export interface PoolTransformerBlock
 
 /** A {@link Transformer} in a worker. */
 export interface PoolTransformer
-  extends
-    PoolObject,
-    Pick<Transformer, 'config'>,
-    PooledMethods<Transformer, 'stateDict'>,
-    PooledOptions<Transformer, 'loadStateDict' | 'initialize'> {
+  extends PoolParameterModule, Pick<Transformer, 'config'>, PooledOptions<Transformer, 'loadStateDict' | 'initialize'> {
   /** Runs {@link Transformer.forward} in the worker. */
   forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     options?: Pooled<TransformerOptions<R, T>>,
   ): Promise<Plain<TransformerResult<R, T>>>;
-  /** Runs {@link Transformer.createCache} in the worker. */
-  createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
   /** Runs {@link Transformer.step} in the worker. */
   step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,

@@ -1,10 +1,8 @@
-/// <reference lib="esnext.disposable" preserve="true" />
-
 // Prepared attention and its gradients: calls that are checked and planned once and run many times.
 
 import type { MaskOptions } from './attention.js';
-import type { AttentionGradients, GradientName } from './backward.js';
-import type { FloatDType, Shape, Tensor } from './tensor.js';
+import type { AttentionBackwardInputs, AttentionGradients, GradientName } from './backward.js';
+import type { DisposableObject, FloatDType, Shape, Tensor } from './tensor.js';
 
 /**
  * Options shared by {@link PrepareOptions} and {@link PrepareBackwardOptions}: the shapes and dtypes of the runs, and
@@ -52,7 +50,7 @@ export interface PreparedShapes {
 /**
  * A call of {@link Multihead.attention} for tensors of fixed shapes and dtypes. Dispose it like a tensor.
  */
-export interface PreparedAttention {
+export interface PreparedAttention extends DisposableObject {
   /** The shapes that the tensors of a run must have. */
   readonly shapes: PreparedShapes;
   /**
@@ -77,12 +75,6 @@ export interface PreparedAttention {
    * that throws leaves the lengths unchanged.
    */
   setKvLengths(lengths: Int32Array): void;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
-  /** Frees the memory. A second call does nothing. */
-  dispose(): void;
-  /** Calls {@link PreparedAttention.dispose}, for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** Options of {@link Multihead.prepareBackward}: all options of the attention() call, plus the options below. */
@@ -103,21 +95,10 @@ export interface PrepareBackwardOptions extends PreparedCallOptions {
     | undefined;
 }
 
-/** Inputs of {@link PreparedBackward.run}. Other properties that a result of attention() may have are ignored. */
-export interface PreparedBackwardInputs {
-  /** (B, H_q, N_q, d_k) */
-  readonly q: Tensor<FloatDType>;
-  /** (B, H_kv, N_k, d_k) */
-  readonly k: Tensor<FloatDType>;
-  /** (B, H_kv, N_k, d_v) */
-  readonly v: Tensor<FloatDType>;
-  /** (B, H_q, N_q, d_v): the output of attention() */
-  readonly out: Tensor<FloatDType>;
-  /** (B, H_q, N_q): its log-sum-exp */
-  readonly lse: Tensor;
-  /** (B, H_q, N_q, d_v): the gradient of the loss with respect to `out` */
-  readonly dOut: Tensor<FloatDType>;
-}
+/** Inputs of {@link PreparedBackward.run}: the {@link AttentionBackwardInputs}, as tensors alone. */
+export type PreparedBackwardInputs = {
+  readonly [N in keyof AttentionBackwardInputs]: N extends 'lse' ? Tensor : Tensor<FloatDType>;
+};
 
 /** Tensors that {@link PreparedBackward.run} writes to: one for each prepared gradient. */
 export type PreparedBackwardGradients = {
@@ -131,7 +112,7 @@ export type PreparedBackwardResult = Partial<Pick<AttentionGradients, 'dSinks' |
  * A call of {@link Multihead.attentionBackward} for tensors of fixed shapes and dtypes. Dispose it like a
  * tensor.
  */
-export interface PreparedBackward {
+export interface PreparedBackward extends DisposableObject {
   /**
    * The shapes that the tensors of a run must have. `dOut` has the shape of `out`, each gradient the shape of its
    * input.
@@ -151,10 +132,4 @@ export interface PreparedBackward {
   run(inputs: PreparedBackwardInputs, gradients?: PreparedBackwardGradients): PreparedBackwardResult;
   /** See {@link PreparedAttention.setKvLengths}. */
   setKvLengths(lengths: Int32Array): void;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
-  /** Frees the memory. A second call does nothing. */
-  dispose(): void;
-  /** Calls {@link PreparedAttention.dispose}, for `using`. */
-  [Symbol.dispose](): void;
 }

@@ -2,7 +2,7 @@
 
 import type { ModelArray, ModelSource, OpenModelOptions } from './models.js';
 import type { SessionEdit, Site } from './sites.js';
-import type { NestedNumbers, TensorLike } from './tensor.js';
+import type { DisposableObject, NestedNumbers, TensorLike } from './tensor.js';
 
 /** What a sparse autoencoder is. */
 export interface SparseAutoencoderInfo {
@@ -28,11 +28,9 @@ export interface OpenSparseAutoencoderOptions extends Pick<OpenModelOptions, 're
 export type Rows = Float32Array | NestedNumbers | TensorLike;
 
 /** A sparse autoencoder in memory of JavaScript. encode() takes about 2 ns for each number of `W_enc` and row on a Zen 3. */
-export interface SparseAutoencoder {
+export interface SparseAutoencoder extends DisposableObject {
   /** What it is. */
   readonly info: SparseAutoencoderInfo;
-  /** True after dispose(). */
-  readonly disposed: boolean;
   /**
    * The features (…, F) of rows (…, E), of a `z` also (…, heads, E / heads). A row is normalized as `normalize_activations` says: not
    * at all; with `layer_norm` (x - mean) / (standard deviation + 1e-5), the deviation with E - 1; with `constant_norm_rescale`
@@ -61,10 +59,6 @@ export interface SparseAutoencoder {
    * @throws {MultiheadError} `E_OPTION`, `E_DISPOSED`
    */
   edit(feature: number, strength: number, numHeads?: number): SessionEdit;
-  /** Gives the weights back. Doing it twice is harmless. */
-  dispose(): void;
-  /** `using` calls this, which does what dispose() does. */
-  [Symbol.dispose](): void;
 }
 
 /**

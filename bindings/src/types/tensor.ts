@@ -29,7 +29,7 @@ export type Shape = readonly number[];
  * `using`, {@link Tensor.dispose} or {@link Multihead.scope} free its memory. If none of them does, the
  * garbage collector frees it, and the first such tensor logs a warning on the console.
  */
-export interface Tensor<D extends DType = 'f32'> {
+export interface Tensor<D extends DType = 'f32'> extends DisposableObject {
   /** Extents, outermost first. */
   readonly shape: Shape;
   /** Dtype of the elements. */
@@ -67,10 +67,6 @@ export interface Tensor<D extends DType = 'f32'> {
    * @throws {MultiheadError} `E_DISPOSED` after {@link Tensor.dispose}.
    */
   toFloat32(): Float32Array;
-  /** True once dispose() was called, on the tensor or on its {@link Multihead}. */
-  readonly disposed: boolean;
-  /** Frees the memory. A second call does nothing. */
-  dispose(): void;
   /** The dtype and shape alone, which `JSON.stringify` writes; `console.log` also shows the first numbers. */
   toJSON(): {
     /** Element type. */
@@ -78,9 +74,22 @@ export interface Tensor<D extends DType = 'f32'> {
     /** Extents. */
     readonly shape: Shape;
   };
-  /** Calls {@link Tensor.dispose}, for `using`. */
+}
+
+/** An object that keeps memory until dispose(), the end of a `using` block or of a {@link Multihead.scope}. */
+export interface DisposableObject {
+  /** True once dispose() was called, on the object or on what it belongs to: its `Multihead`, its pool or its model. */
+  readonly disposed: boolean;
+  /** Frees the memory. A second call does nothing. */
+  dispose(): void;
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
+
+/** Every option with its default filled in; options without a default, `Open`, may be undefined. */
+export type Filled<C, Open extends keyof C = never> = {
+  readonly [N in keyof C]-?: N extends Open ? C[N] : Exclude<C[N], undefined>;
+};
 
 /** Result objects of calls, for `using`. Not an interface, so that results stay assignable to records. */
 export type DisposableResult = {

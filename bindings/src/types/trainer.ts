@@ -1,7 +1,7 @@
 // Training of transformers.
 
 import type { ForwardOptions, StateDict } from './module.js';
-import type { PlainTensor } from './tensor.js';
+import type { DisposableObject, PlainTensor } from './tensor.js';
 
 /** `'adamW'` (arXiv:1711.05101, as `torch.optim.AdamW`) or `'sgd'` with momentum (as `torch.optim.SGD`). */
 export type Optimizer = 'adamW' | 'sgd';
@@ -81,8 +81,11 @@ export interface BatchOptions {
  */
 export interface TrainerStepOptions extends BatchOptions, Omit<ForwardOptions, 'causal' | 'return' | 'trace' | 'out' | 'training' | 'dropoutSeed'> {}
 
-/** The state from which a training continues: a {@link Trainer}, or an {@link Experiment} with its trainer. */
-export interface TrainingState {
+/**
+ * The state from which a training continues: a {@link Trainer}, or an {@link Experiment} with its trainer. Its dispose() leaves the
+ * parameters to a trainer's model.
+ */
+export interface TrainingState extends DisposableObject {
   /**
    * Number of updates so far.
    *
@@ -96,8 +99,6 @@ export interface TrainingState {
    * @throws {MultiheadError} `E_DISPOSED`
    */
   bytes(): number;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
 
   /**
    * Copies the state of the training: the parameters under their names; the optimizer's state under the same names with
@@ -131,10 +132,6 @@ export interface TrainingState {
    * {@link TrainingState.loadStateDict}. A call that throws changes nothing.
    */
   restore(checkpoint: Uint8Array | ArrayBuffer): void;
-  /** Frees the memory of this object; a trainer's model keeps the parameters. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** All trainers have these members, whatever they train. `Options` are the options of a step. */

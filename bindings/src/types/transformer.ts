@@ -4,13 +4,13 @@ import type { BlockGradients } from './backward.js';
 import type {
   ForwardOptions,
   ModuleBackwardOptions,
-  ModuleCacheConfig,
   MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
+  ParameterModule,
   StateDict,
   StepOptions,
 } from './module.js';
-import type { DisposableResult, PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { DisposableResult, Filled, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
 /**
@@ -111,11 +111,6 @@ export interface InitializeOptions extends LoadStateDictOptions {
   readonly output?: number | undefined;
 }
 
-/** Every option with its default filled in; options without a default, `Open`, may be undefined. */
-type Filled<C, Open extends keyof C> = {
-  readonly [N in keyof C]-?: N extends Open ? C[N] : Exclude<C[N], undefined>;
-};
-
 /** Tensors that {@link TransformerBlock.forward} can return besides its output. */
 export type BlockReturn = 'attentionOut';
 
@@ -157,32 +152,20 @@ export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOp
  * a = x + attention(norm1(x)) and out = a + mlp(norm2(a)); without, a = norm1(x + attention(x)) and
  * out = norm2(a + mlp(a)). The MLP is linear2(activation(linear1(x))), or gated.
  */
-export interface TransformerBlock {
+export interface TransformerBlock extends ParameterModule {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerBlockConfig, 'window' | 'rope' | 'mlpDim'>;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
   /**
    * Copies all parameters. {@link ParameterNames} lists their names.
    *
-   * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped
-   * tensor; `E_OPTION` for a value that is not a tensor of floats; `E_DISPOSED`; `E_MEMORY`. A call that
-   * throws leaves the parameters unchanged.
+   * @throws {MultiheadError} as {@link MultiHeadAttention.loadStateDict}
    */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
-  /**
-   * Copies of the parameters as 32-bit floats, under the names and in the layout that they were loaded
-   * with.
-   *
-   * @throws {MultiheadError} `E_OPTION` before {@link TransformerBlock.loadStateDict}; `E_DISPOSED`
-   */
-  stateDict(): Record<string, PlainTensor>;
   /**
    * One forward pass.
    *
    * @param x (B, N, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -194,12 +177,9 @@ export interface TransformerBlock {
    *
    * @param x (B, N, embedDim)
    * @param dOut (B, N, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   backward(x: TensorLike, dOut: TensorLike, options?: ModuleBackwardOptions): BlockGradients;
-  /** See {@link MultiHeadAttention.createCache}. */
-  createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
   /**
    * A causal pass over the next n tokens, which are appended to the cache. The output equals the last n rows of a
    * causal forward() over all tokens so far.
@@ -212,10 +192,6 @@ export interface TransformerBlock {
     cache: MultiHeadAttentionCache,
     options?: BlockStepOptions<R, T>,
   ): BlockResult<R, T>;
-  /** Frees the parameters. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** Options of `loadStateDict()` of transformer blocks and transformers. */
@@ -271,11 +247,9 @@ export type TransformerResult<R extends readonly TransformerReturn[] = ['logits'
  * With `normFirst`, learned positions, `geluTanh` and a tied output it is GPT-2; with RoPE, `rmsNorm`
  * and a gated MLP without biases it is Llama.
  */
-export interface Transformer {
+export interface Transformer extends ParameterModule {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerConfig, 'window' | 'rope' | 'mlpDim' | 'maxPositions'>;
-  /** True once dispose() was called, on the object or on its `Multihead`. */
-  readonly disposed: boolean;
   /** Like {@link TransformerBlock.loadStateDict}, for the whole model. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
   /**
@@ -285,26 +259,17 @@ export interface Transformer {
    * parameters unchanged.
    */
   initialize(options?: InitializeOptions): void;
-  /** Like {@link TransformerBlock.stateDict}, for the whole model. */
-  stateDict(): Record<string, PlainTensor>;
   /**
    * One forward pass over whole sequences.
    *
    * @param tokens (batch · N) token ids, row-major, each from 0 to vocabSize − 1
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION` (also for sequences longer than `maxPositions`),
-   * `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing allocated.
+   * `E_DISPOSED`, `E_MEMORY`
    */
   forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     options?: TransformerOptions<R, T>,
   ): TransformerResult<R, T>;
-  /**
-   * Makes an empty cache for {@link Transformer.step} of this model, for the keys and values of every
-   * layer. Dispose it like a tensor.
-   *
-   * @throws {MultiheadError} as {@link MultiHeadAttention.createCache}
-   */
-  createCache(config: ModuleCacheConfig): TransformerCache;
   /**
    * A pass over the next n tokens of every batch entry, which are appended to the cache. The results
    * equal the last n rows of forward() over all tokens so far.
@@ -319,10 +284,6 @@ export interface Transformer {
     cache: TransformerCache,
     options?: TransformerStepOptions<R, T>,
   ): TransformerResult<R, T>;
-  /** Frees the parameters. A second call does nothing. */
-  dispose(): void;
-  /** Calls dispose(), for `using`. */
-  [Symbol.dispose](): void;
 }
 
 /** The KV cache of all layers of a transformer. */

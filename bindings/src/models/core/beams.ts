@@ -6,7 +6,7 @@ import { disposedError } from '../../runtime/errors.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Int32, Int64 } from '../../types/wire.js';
-import { mostBusy, nextTask } from './turns.js';
+import { Turn } from './turns.js';
 import { abandoned } from './abandoned.js';
 import type { BeamSettings, Generation, GenerationSettings, GenerationStep } from './engine.js';
 import { editSpan, ints, numberSpan } from './lists.js';
@@ -21,14 +21,13 @@ class SearchMemory {
   #edits: readonly Block[] = [];
 
   constructor(runtime: Runtime, model: Int32, { numLayers, numHeads }: ModelInfo, settings: GenerationSettings, live: Set<{ dispose(): void }>) {
-    const { raw, args } = runtime;
     const { count, lengthPenalty, earlyStopping, stops, most } = settings.beams as BeamSettings;
     this.#runtime = runtime;
     this.#live = live;
     this.handle = call(runtime, (operands) => {
       const isDecoder = settings.source !== undefined;
       wire.beamSearch(
-        args,
+        runtime.args,
         ints(operands, settings.source ?? settings.prompt, 'prompt'),
         ints(operands, isDecoder ? settings.prompt : new Int32Array(), 'decoderInput'),
         ints(operands, stops, 'stop'),
@@ -43,7 +42,7 @@ class SearchMemory {
         editSpan(runtime, operands, settings.sourceEdits),
         numberSpan(operands, runtime, settings.rules, 'rules'),
       );
-      const made = operands.make(() => raw.beamSearchCreate(model));
+      const made = operands.make((raw) => raw.beamSearchCreate(model));
       this.#edits = operands.keepInputs().copies;
       return made;
     });
@@ -88,13 +87,12 @@ export class CoreBeams implements Generation {
   }
 
   async next(): Promise<GenerationStep> {
-    let turn = performance.now();
+    const turn = new Turn();
     while (this.#ids === undefined) {
       this.#step();
-      if (performance.now() - turn <= mostBusy) continue;
-      await nextTask();
+      if (!turn.isLong) continue;
+      await turn.end();
       if (!this.#memory.isLive()) throw disposedError('model', 'a model');
-      turn = performance.now();
     }
     return this.#give();
   }

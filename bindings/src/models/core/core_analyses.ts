@@ -62,28 +62,19 @@ export class CoreAnalyses {
       const inputs = inputsOf(runtime, operands, this.#model.info, batch, headScales);
       const edits = editSpan(runtime, operands, batch.edits);
       const made = logits && output(operands, logits);
-      wire.modelLens(
-        runtime.args,
-        inputs,
-        edits,
-        operands.span(Int32Array.from(layers), 'i32', 'layers'),
-        top,
-        operands.span(Int32Array.from(tokens), 'i32', 'tokens'),
-        made,
-      );
-      operands.run(() => runtime.raw.modelLens(handle));
+      const read = operands.span(Int32Array.from(layers), 'i32', 'layers');
+      const ranked = operands.span(Int32Array.from(tokens), 'i32', 'tokens');
+      wire.modelLens(runtime.args, inputs, edits, read, top, ranked, made);
+      operands.run((raw) => raw.modelLens(handle));
       return { ...wire.readLensRows(runtime.args.results()), logits: made && copied(runtime, made) };
     });
   }
 
   logProbabilities({ batch, headScales }: Input): Pick<wire.LensRows, 'probabilities' | 'ranks'> {
     return this.#model.within((operands, runtime, handle) => {
-      wire.modelLogProbabilities(
-        runtime.args,
-        inputsOf(runtime, operands, this.#model.info, batch, headScales),
-        editSpan(runtime, operands, batch.edits),
-      );
-      operands.run(() => runtime.raw.modelLogProbabilities(handle));
+      const inputs = inputsOf(runtime, operands, this.#model.info, batch, headScales);
+      wire.modelLogProbabilities(runtime.args, inputs, editSpan(runtime, operands, batch.edits));
+      operands.run((raw) => raw.modelLogProbabilities(handle));
       return wire.readLensRows(runtime.args.results());
     });
   }
@@ -93,7 +84,7 @@ export class CoreAnalyses {
     return this.#model.within((operands, runtime, handle) => {
       const inputs = inputsOf(runtime, operands, this.#model.info, batch, headScales);
       wire.modelMeasure(runtime.args, inputs, editSpan(runtime, operands, batch.edits), metricOf(operands, metric));
-      operands.run(() => runtime.raw.modelMeasure(handle));
+      operands.run((raw) => raw.modelMeasure(handle));
       return wire.readPartResults(runtime.args.results()).clean;
     });
   }
@@ -126,7 +117,7 @@ export function gradients(
     const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
     const made = shapes.map((shape) => output(operands, shape));
     wire.modelGradients(runtime.args, inputs, metricOf(operands, metric), captureSpan(runtime, operands, places, made));
-    operands.run(() => runtime.raw.modelGradients(handle));
+    operands.run((raw) => raw.modelGradients(handle));
     return made.map((each) => copied(runtime, each));
   });
 }
@@ -135,7 +126,7 @@ export function attributionPatch(model: CoreModel, inputs: Pair, metric: CoreMet
   return model.within((operands, runtime, handle) => {
     const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
     wire.modelAttributionPatch(runtime.args, clean, corrupt, metricOf(operands, metric), site, by, positions);
-    operands.run(() => runtime.raw.modelAttributionPatch(handle));
+    operands.run((raw) => raw.modelAttributionPatch(handle));
     return wire.readPartResults(runtime.args.results());
   });
 }
@@ -143,7 +134,7 @@ export function attributionPatch(model: CoreModel, inputs: Pair, metric: CoreMet
 export function logitAttribution(model: CoreModel, { batch, headScales }: Input, metric: CoreMetric): wire.LogitAttribution {
   return model.within((operands, runtime, handle) => {
     wire.modelLogitAttribution(runtime.args, inputsOf(runtime, operands, model.info, batch, headScales), metricOf(operands, metric));
-    operands.run(() => runtime.raw.modelLogitAttribution(handle));
+    operands.run((raw) => raw.modelLogitAttribution(handle));
     return wire.readLogitAttribution(runtime.args.results());
   });
 }
@@ -176,13 +167,8 @@ export class Sweep implements AnalysisSweep {
     return model.within((operands, runtime, handle) => {
       const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
       wire.patchSweep(runtime.args, clean, corrupt, metricOf(operands, metric), site, by);
-      return new Sweep(
-        model,
-        runtime,
-        operands.make(() => runtime.raw.patchSweepCreate(handle)),
-        inputs[0].batch.tokens,
-        metric,
-      );
+      const made = operands.make((raw) => raw.patchSweepCreate(handle));
+      return new Sweep(model, runtime, made, inputs[0].batch.tokens, metric);
     });
   }
 
@@ -202,13 +188,8 @@ export class Sweep implements AnalysisSweep {
       const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
       const lengths = [lengthsOf(texts), lengthsOf(sources)].map((list) => ints(operands, list, 'texts')) as [Span<'i32'>, Span<'i32'>];
       wire.ablationSweep(runtime.args, inputs, ...lengths, metricOf(operands, metric), ablation, site);
-      return new Sweep(
-        model,
-        runtime,
-        operands.make(() => runtime.raw.ablationSweepCreate(handle)),
-        Math.max(...texts.map(({ length }) => length)),
-        metric,
-      );
+      const made = operands.make((raw) => raw.ablationSweepCreate(handle));
+      return new Sweep(model, runtime, made, Math.max(...texts.map(({ length }) => length)), metric);
     });
   }
 
@@ -231,17 +212,16 @@ export class Sweep implements AnalysisSweep {
 
   record(metrics: readonly number[]): number {
     return call(this.#runtime, (operands) => {
-      const { raw, args } = this.#runtime;
+      const { args } = this.#runtime;
       wire.sweepRecord(args, numberSpan(operands, this.#runtime, metrics, 'metric'));
-      operands.run(() => raw.sweepRecord(this.#handle));
+      operands.run((raw) => raw.sweepRecord(this.#handle));
       return wire.readSweepProgress(args.results()).done;
     });
   }
 
   results(): wire.PartResults {
-    const { raw, args } = this.#runtime;
-    raw.sweepResults(this.#handle);
-    return wire.readPartResults(args.results());
+    this.#runtime.raw.sweepResults(this.#handle);
+    return wire.readPartResults(this.#runtime.args.results());
   }
 
   dispose(): void {
@@ -250,10 +230,10 @@ export class Sweep implements AnalysisSweep {
   }
 
   #run(most: number, logits: Operand<'f32'> | undefined, given?: Operands): wire.SweepProgress {
-    const { raw, args } = this.#runtime;
+    const { args } = this.#runtime;
     const run = (operands: Operands): wire.SweepProgress => {
       wire.sweepRun(args, most as Count, logits);
-      operands.run(() => raw.sweepRun(this.#handle));
+      operands.run((raw) => raw.sweepRun(this.#handle));
       return wire.readSweepProgress(args.results());
     };
     return given === undefined ? call(this.#runtime, run) : run(given);

@@ -75,7 +75,7 @@ export class SessionMemory {
         const { prefix } = settings;
         if (prefix !== undefined) {
           wire.sessionFork(args, prefix.common as Int64, settings.capacity as Int64);
-          return operands.make(() => raw.sessionFork((prefix.of as CoreGeneration).session));
+          return operands.make((raw) => raw.sessionFork((prefix.of as CoreGeneration).session));
         }
         const scales = operands.optionalSpan(settings.headScales, 'f32', 'headScales', numLayers * numHeads);
         wire.session(args, settings.capacity, settings.cache, scales, editSpan(runtime, operands, settings.edits));
@@ -86,7 +86,7 @@ export class SessionMemory {
       this.sampler = call(runtime, (operands) => {
         const rules = numberSpan(operands, runtime, settings.rules, 'rules');
         wire.sampler(args, settings.sampling, rules, settings.prompt.length as Int64, settings.end as Int64);
-        return operands.make(() => raw.samplerCreate());
+        return operands.make((raw) => raw.samplerCreate());
       });
     } catch (error) {
       if (session !== undefined && !raw.dead) raw.sessionRelease(session);
@@ -104,21 +104,19 @@ export class SessionMemory {
   }
 
   #encode(source: Int32Array, edits: GenerationSettings['sourceEdits']): void {
-    const { raw, args } = this.#runtime;
     call(this.#runtime, (operands) => {
-      wire.sessionEncode(args, operands.span(source, 'i32', 'prompt'), editSpan(this.#runtime, operands, edits));
-      operands.run(() => raw.sessionEncode(this.session));
+      wire.sessionEncode(this.#runtime.args, operands.span(source, 'i32', 'prompt'), editSpan(this.#runtime, operands, edits));
+      operands.run((raw) => raw.sessionEncode(this.session));
     });
   }
 
   /** Appends tokens, and computes the logits after the last one, or after the last `rows`, which are then all; 0: none. */
   append(ids: Int32Array, rows: number): void {
-    const { raw, args } = this.#runtime;
     const { shape } = this.logits;
     const logits = rows > 1 ? { ...this.logits, shape: [rows as Count, ...shape] } : this.logits;
     call(this.#runtime, (operands) => {
-      wire.sessionAppend(args, operands.span(ids, 'i32', 'prompt'), rows > 0 ? logits : undefined);
-      operands.run(() => raw.sessionAppend(this.session));
+      wire.sessionAppend(this.#runtime.args, operands.span(ids, 'i32', 'prompt'), rows > 0 ? logits : undefined);
+      operands.run((raw) => raw.sessionAppend(this.session));
     });
     this.count();
   }
@@ -264,7 +262,6 @@ export class CoreGeneration implements SteppedGeneration {
 
 /** See {@link ModelEngine.together}. */
 export function stepTogether(runtime: Runtime, generations: readonly unknown[]): void {
-  const { raw, args, heap } = runtime;
   const all = generations.filter((each): each is CoreGeneration => each instanceof CoreGeneration && each.needed !== undefined);
   if (all.length < 2) return;
   const { vocabSize } = (all[0] as CoreGeneration).info;
@@ -273,8 +270,8 @@ export function stepTogether(runtime: Runtime, generations: readonly unknown[]):
     const sessions = Int32Array.from(all, ({ session }) => session);
     const ids = Int32Array.from(all, ({ needed }) => needed as number);
     const logits: Operand<'f32'> = { address, dtype: 'f32', shape: [all.length as Count, vocabSize as Count] };
-    wire.sessionsStep(args, operands.span(sessions, 'i32', 'sessions'), operands.span(ids, 'i32', 'ids'), logits);
-    operands.run(() => raw.sessionsStep());
-    all.forEach((each, at) => each.take(heap.view('f32', (address + at * vocabSize * bytesPerElement('f32')) as Uint32, vocabSize)));
+    wire.sessionsStep(runtime.args, operands.span(sessions, 'i32', 'sessions'), operands.span(ids, 'i32', 'ids'), logits);
+    operands.run((raw) => raw.sessionsStep());
+    all.forEach((each, at) => each.take(runtime.heap.view('f32', (address + at * vocabSize * bytesPerElement('f32')) as Uint32, vocabSize)));
   });
 }

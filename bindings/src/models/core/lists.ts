@@ -8,28 +8,28 @@ import type { ModelInfo } from '../../types/models.js';
 import type { Operand, Span, Uint32 } from '../../types/wire.js';
 import type { Batch, Place, PlacedEdit } from './engine.js';
 
-export function textSpan(operands: Operands, runtime: Runtime, text: string, argument: string): Span<'text'> {
-  const bytes = toUtf8(text);
-  const { address } = operands.temporary(bytes.length, argument);
-  new Uint8Array(runtime.heap.buffer as ArrayBuffer, address, bytes.length).set(bytes);
-  return { address, length: bytes.length as Uint32 };
-}
-
-export function numberSpan(operands: Operands, runtime: Runtime, numbers: ArrayLike<number>, argument: string): Span<'f64'> {
+/** Copies numbers into memory that lasts until the end of the call. */
+function copySpan(
+  operands: Operands,
+  { heap }: Runtime,
+  List: typeof Uint8Array | typeof Float64Array,
+  numbers: ArrayLike<number>,
+  argument: string,
+): Span<never> {
   if (numbers.length === 0) return noSpan;
-  const { address } = operands.temporary(8 * numbers.length, argument);
-  new Float64Array(runtime.heap.buffer as ArrayBuffer, address, numbers.length).set(numbers);
+  const { address } = operands.temporary(List.BYTES_PER_ELEMENT * numbers.length, argument);
+  new List(heap.buffer as ArrayBuffer, address, numbers.length).set(numbers);
   return { address, length: numbers.length as Uint32 };
 }
 
+export const textSpan = (operands: Operands, runtime: Runtime, text: string, argument: string): Span<'text'> =>
+  copySpan(operands, runtime, Uint8Array, toUtf8(text), argument);
+
+export const numberSpan = (operands: Operands, runtime: Runtime, numbers: ArrayLike<number>, argument: string): Span<'f64'> =>
+  copySpan(operands, runtime, Float64Array, numbers, argument);
+
 export const ints = (operands: Operands, ids: Int32Array, argument: string): Span<'i32'> =>
   ids.length === 0 ? noSpan : operands.span(ids, 'i32', argument);
-
-function bytes({ heap }: Runtime, operands: Operands, values: Uint8Array): Span<'bool'> {
-  const { address } = operands.temporary(values.length, 'mask');
-  new Uint8Array(heap.buffer as ArrayBuffer, address, values.length).set(values);
-  return { address, length: values.length as Uint32 };
-}
 
 /** The inputs of a pass without its edits. */
 export function inputsOf(
@@ -42,7 +42,7 @@ export function inputsOf(
   return {
     ids: ints(operands, batch.ids, 'input'),
     batch: batch.batch,
-    mask: batch.mask === undefined ? noSpan : bytes(runtime, operands, batch.mask),
+    mask: batch.mask === undefined ? noSpan : copySpan(operands, runtime, Uint8Array, batch.mask, 'mask'),
     tokenTypes: batch.tokenTypes === undefined ? noSpan : ints(operands, batch.tokenTypes, 'tokenTypes'),
     pixels: batch.pixels === undefined ? noSpan : operands.span(batch.pixels, 'f32', 'pixels'),
     headScales: operands.optionalSpan(headScales, 'f32', 'headScales', numLayers * numHeads),

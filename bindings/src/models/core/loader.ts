@@ -27,7 +27,7 @@ function makeLoader(runtime: Runtime, { settings, tensors, weights, embeddingWei
     const names = textSpan(operands, runtime, tensors.texts, 'safetensors');
     const shapes = numberSpan(operands, runtime, tensors.numbers, 'safetensors');
     wire.modelLoader(runtime.args, texts, numbers, names, shapes, typeCode(weights), typeCode(embeddingWeights), images);
-    return operands.make(() => runtime.raw.modelLoaderCreate());
+    return operands.make((raw) => raw.modelLoaderCreate());
   });
 }
 
@@ -99,10 +99,9 @@ export class CoreLoader implements WeightLoader {
   }
 
   finish(): CoreModel {
-    const { raw, args } = this.#runtime;
     const handle = call(this.#runtime, (operands) => {
-      args.begin();
-      return operands.make(() => raw.modelLoaderFinish(this.#loader));
+      this.#runtime.args.begin();
+      return operands.make((raw) => raw.modelLoaderFinish(this.#loader));
     });
     return new CoreModel(this.#runtime, handle, this.#keeps ? undefined : []);
   }

@@ -34,13 +34,6 @@ function readInfo(runtime: Runtime, handle: Int32): OwnInfo {
   return { ...info, decoderStart: start < 0 ? undefined : start, rules: rulesOf(rules), generation: { ...defaults, earlyStopping } };
 }
 
-interface StoredTensor {
-  readonly name: string;
-  readonly shape: Extents;
-  readonly dtype: FloatDType | 'int8';
-  readonly address: number;
-}
-
 export class CoreModel extends CoreObject implements ModelEngine {
   readonly info: ModelInfo;
   readonly encoder: CoreModel | undefined;
@@ -78,7 +71,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
     if (inEncoder && this.encoder !== undefined) return this.encoder.run(whole);
     const { batch, headScales, what, outputs } = whole;
     const { runtime } = this;
-    const { raw, args } = runtime;
+    const { args } = runtime;
     return call(runtime, (operands) => {
       const inputs = inputsOf(runtime, operands, this.info, batch, headScales);
       const edits = editSpan(runtime, operands, batch.edits);
@@ -87,14 +80,14 @@ export class CoreModel extends CoreObject implements ModelEngine {
       const [first, last, logits, pooler, source, ...captured] = made;
       if (what.kind === 'embed') {
         wire.modelEmbed(args, inputs, what.pooling, what.normalize, first);
-        operands.run(() => raw.modelEmbed(this.handle));
+        operands.run((raw) => raw.modelEmbed(this.handle));
       } else if (what.kind === 'attentions') {
         wire.modelAttentions(args, inputs, edits, sourceEdits, what.cross, what.layer, what.head, first);
-        operands.run(() => raw.modelAttentions(this.handle));
+        operands.run((raw) => raw.modelAttentions(this.handle));
       } else {
         const captures = captureSpan(runtime, operands, what.captures ?? [], captured as Operand[]);
         wire.modelForward(args, inputs, edits, sourceEdits, captures, first, last, logits, pooler, source);
-        operands.run(() => raw.modelForward(this.handle));
+        operands.run((raw) => raw.modelForward(this.handle));
       }
       return made.map((each) => each && copied(runtime, each));
     });
@@ -117,9 +110,9 @@ export class CoreModel extends CoreObject implements ModelEngine {
   }
 
   /** The tensors of the model's files; with `areAsInMemory` in their types and shapes in memory: rows of int8 and int4 are bytes. */
-  tensors(areAsInMemory = false): StoredTensor[] {
+  tensors(areAsInMemory = false) {
     return this.within((operands, runtime, handle) => {
-      operands.run(() => runtime.raw.modelTensors(handle, areAsInMemory));
+      operands.run((raw) => raw.modelTensors(handle, areAsInMemory));
       return readListed(runtime, ({ name, shape, dtype, address }) => ({
         ...{ name, shape: shape as readonly number[] as Extents, address },
         dtype: namesOf(dtypes)[dtype] as FloatDType | 'int8',
@@ -128,7 +121,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
   }
 
   /** The bytes of rows of int8 or int4. */
-  rows({ name, address, shape }: StoredTensor): Uint8Array<ArrayBuffer> {
+  rows({ name, address, shape }: { readonly name: string; readonly address: number; readonly shape: Extents }): Uint8Array<ArrayBuffer> {
     return this.within((_, { heap }) => onJavaScriptHeap(elements(shape), name, () => new Uint8Array(heap.buffer, address, elements(shape)).slice()));
   }
 
@@ -137,7 +130,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
     return this.within((operands, runtime, handle) => {
       const made = output(operands, shape);
       wire.storedTensor(runtime.args, made);
-      operands.run(() => runtime.raw.modelTensor(handle, index as Int32));
+      operands.run((raw) => raw.modelTensor(handle, index as Int32));
       return copied(runtime, made);
     });
   }
@@ -153,7 +146,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
 const encoderOf = (runtime: Runtime, handle: Int32): Int32 =>
   call(runtime, (operands) => {
     runtime.args.begin();
-    return operands.make(() => runtime.raw.modelEncoder(handle));
+    return operands.make((raw) => raw.modelEncoder(handle));
   });
 
 /** The model of an engine on the calling thread. Throws `E_OPTION`, `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
@@ -168,14 +161,9 @@ export function onThisThread(engine: ModelEngine): CoreModel {
 
 /** Memory for an output until the end of the call. */
 export function output(operands: Operands, shape: Extents): Operand<'f32'> {
-  const { address } = operands.temporary(
-    shape.reduce((product: number, extent) => product * extent, 4),
-    'outputs',
-  );
+  const { address } = operands.temporary(4 * elements(shape), 'outputs');
   return { address, dtype: 'f32', shape };
 }
 
-export function copied({ heap }: Runtime, { address, shape }: Operand<'f32'>): Float32Array<ArrayBuffer> {
-  const length = shape.reduce((product: number, extent) => product * extent, 1);
-  return new Float32Array(heap.buffer as ArrayBuffer, address, length).slice();
-}
+export const copied = ({ heap }: Runtime, { address, shape }: Operand<'f32'>): Float32Array<ArrayBuffer> =>
+  new Float32Array(heap.buffer as ArrayBuffer, address, elements(shape)).slice();

@@ -20,26 +20,20 @@ export function axesOf(
   { tokens, source = 0 }: TokenCounts,
 ): { shape: number[]; tokenAxis: number; headAxis?: number } {
   const { embedDim, headDim, mlpDim, numHeads, numKvHeads } = info;
-  switch (siteNames[site]) {
+  const name = siteNames[site] as Site;
+  const keys = name.startsWith('cross_') ? source : tokens;
+  switch (name.replace('cross_', '')) {
     case 'q':
     case 'z':
-    case 'cross_q':
-    case 'cross_z':
       return { shape: [tokens, numHeads, headDim], tokenAxis: 0, headAxis: 1 };
     case 'k':
     case 'v':
-      return { shape: [tokens, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
-    case 'cross_k':
-    case 'cross_v':
-      return { shape: [source, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
+      return { shape: [keys, numKvHeads, headDim], tokenAxis: 0, headAxis: 1 };
     case 'scores':
     case 'pattern':
-      return { shape: [numHeads, tokens, tokens], tokenAxis: 1, headAxis: 0 };
-    case 'cross_scores':
-    case 'cross_pattern':
-      return { shape: [numHeads, tokens, source], tokenAxis: 1, headAxis: 0 };
+      return { shape: [numHeads, tokens, keys], tokenAxis: 1, headAxis: 0 };
     default:
-      return { shape: [tokens, siteNames[site] === 'mlp_hidden' ? mlpDim : embedDim], tokenAxis: 0 };
+      return { shape: [tokens, name === 'mlp_hidden' ? mlpDim : embedDim], tokenAxis: 0 };
   }
 }
 

@@ -1,7 +1,22 @@
 // Turns of the thread.
 
 /** Longest time that a generation keeps the thread, in milliseconds: a frame of a display. */
-export const mostBusy = 16;
+const mostBusy = 16;
+
+/** Work in pieces, between which other tasks may need the thread. */
+export class Turn {
+  #begin = performance.now();
+
+  get isLong(): boolean {
+    return performance.now() - this.#begin > mostBusy;
+  }
+
+  /** Lets other tasks run, and begins anew. */
+  async end(): Promise<void> {
+    await nextTask();
+    this.#begin = performance.now();
+  }
+}
 
 /** Ends the current task, so that others run: events, timers, and messages. */
 export function nextTask(): Promise<void> {

@@ -16,7 +16,8 @@ export type Task =
   | { readonly kind: 'step'; readonly id: number; readonly settings: SentSettings | undefined; readonly what: Step }
   | Analysis
   | SweepStep
-  | Together;
+  /** One pass for several generations. */
+  | { readonly kind: 'together'; readonly ids: readonly number[] };
 
 /** A method of CoreAnalyses. */
 export interface Analysis {
@@ -31,12 +32,6 @@ export interface SweepStep {
   readonly id: number;
   readonly make?: { readonly name: 'patch' | 'ablate'; readonly args: readonly unknown[] } | undefined;
   readonly metrics?: readonly number[];
-}
-
-/** One pass for several generations. */
-export interface Together {
-  readonly kind: 'together';
-  readonly ids: readonly number[];
 }
 
 export type Step = 'next' | 'logits' | 'fill' | Float32Array;

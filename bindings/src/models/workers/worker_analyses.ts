@@ -6,12 +6,6 @@ import type { ModelEngine } from '../core/engine.js';
 import type { Analysis, SweepStep } from './protocol.js';
 import type { WorkerGroup } from './worker_group.js';
 
-/** What the workers answer to a step of a sweep. */
-interface Answer {
-  readonly found: number | Float32Array<ArrayBuffer>[];
-  readonly results: PartResults;
-}
-
 /** Functions of the caller stay on this thread. */
 const sendable = (metric: CoreMetric): CoreMetric => ({ ...metric, evaluate: undefined });
 
@@ -21,10 +15,11 @@ export function analysesIn(group: WorkerGroup, model: ModelEngine): PassAnalyses
     const id = group.newGeneration();
     let make: SweepStep['make'] = { name, args };
     let results: PartResults | undefined;
-    const send = async (metrics?: readonly number[]): Promise<Answer['found']> => {
-      const answer = (await group.send({ kind: 'sweep', id, make, ...(metrics && { metrics }) })) as Answer;
-      [make, results] = [undefined, answer.results];
-      return answer.found;
+    const send = async (metrics?: readonly number[]) => {
+      const answer = await group.send({ kind: 'sweep', id, make, ...(metrics && { metrics }) });
+      const { found, results: soFar } = answer as { found: number | Float32Array<ArrayBuffer>[]; results: PartResults };
+      [make, results] = [undefined, soFar];
+      return found;
     };
     return {
       async next() {

@@ -28,8 +28,6 @@ interface Member {
   readonly waiting: Waiting[];
 }
 
-const disposedModel = (): MultiheadError => disposedError('model', 'a model');
-
 const lostModel = (why: string): MultiheadError =>
   new MultiheadError('E_WORKER', {
     argument: 'model',
@@ -126,7 +124,7 @@ export class WorkerGroup {
 
   /** Ends the workers, and rejects the calls that they run. */
   dispose(): void {
-    this.#finish(disposedModel);
+    this.#finish(() => disposedError('model', 'a model'));
   }
 
   #give({ port, waiting }: Member, task: Task, team: TeamCall | undefined, transfer: ArrayBuffer[]): Promise<unknown> {

@@ -49,6 +49,4 @@ export function sentError(error: unknown): SentError {
 }
 
 /** Converts the error of a worker to the MultiheadError or Error that the caller gets. */
-export function receivedError({ code, ...parts }: SentError): MultiheadError {
-  return new MultiheadError(code ?? 'E_WORKER', parts);
-}
+export const receivedError = ({ code, ...parts }: SentError): MultiheadError => new MultiheadError(code ?? 'E_WORKER', parts);

@@ -5,6 +5,9 @@ import type { AttentionOptions } from '../../types/index.js';
 import { bytesPerElement } from '../../runtime/memory.js';
 import type { OutputSpec, PartCall, WorkRange } from './protocol.js';
 
+/** Half-open range of indices. */
+export type Range = readonly [first: number, end: number];
+
 /** Consecutive rows of a result. */
 type RowRun = readonly [first: number, count: number];
 
@@ -25,36 +28,38 @@ interface RowExtents {
  * @param work estimated work of each block of a head
  */
 export function cutIntoPieces({ heads, blocks }: AttentionParts, work: readonly number[], count: number): WorkRange[][] {
-  const perHead = work.reduce((sum, each) => sum + each, 0);
-  const total = perHead * heads;
-  const pieces: WorkRange[][] = [];
-  let [start, done] = [0, 0];
-  for (let job = 0; job < heads * blocks; job += 1) {
-    done += work[job % blocks] as number;
-    const last = job + 1 === heads * blocks;
-    if (!last && done < ((pieces.length + 1) * total) / count - perHead * 1e-9) continue;
-    pieces.push(workRangesOf(start, job + 1, blocks));
-    start = job + 1;
-  }
-  return pieces;
+  const runs = cutEvenly(heads * blocks, count, (job) => work[job % blocks] as number);
+  return runs.map((run) =>
+    tilesOf(run, blocks).map(({ rows: [firstHead, endHead], columns: [firstBlock, endBlock] }) => ({ firstHead, endHead, firstBlock, endBlock })),
+  );
 }
 
-/** Covers the jobs first … end − 1 by ranges. Job j is block j mod `blocks` of head ⌊j / blocks⌋. */
-function workRangesOf(first: number, end: number, blocks: number): WorkRange[] {
-  const ranges: WorkRange[] = [];
-  while (first < end) {
-    const [head, block] = [Math.floor(first / blocks), first % blocks];
-    const whole = block === 0 ? Math.floor((end - first) / blocks) : 0;
-    const count = whole > 0 ? whole * blocks : Math.min(blocks - block, end - first);
-    ranges.push({
-      firstHead: head,
-      endHead: head + Math.max(whole, 1),
-      firstBlock: block,
-      endBlock: whole > 0 ? blocks : block + count,
-    });
-    first += count;
+/** Divides the items 0 … items − 1 into at most `count` ranges of about equal work. */
+export function cutEvenly(items: number, count: number, workOf: (item: number) => number = () => 1): Range[] {
+  let total = 0;
+  for (let item = 0; item < items; item += 1) total += workOf(item);
+  const ranges: Range[] = [];
+  let [first, done] = [0, 0];
+  for (let item = 0; item < items; item += 1) {
+    done += workOf(item);
+    if (item + 1 < items && done < ((ranges.length + 1) * total) / count - total * 1e-9) continue;
+    ranges.push([first, item + 1]);
+    first = item + 1;
   }
   return ranges;
+}
+
+/** Covers a range of the places of a grid, which are counted row by row, by rectangles: ends of rows, and whole rows. */
+export function tilesOf([first, end]: Range, width: number): { rows: Range; columns: Range }[] {
+  const tiles: { rows: Range; columns: Range }[] = [];
+  for (let at = first; at < end;) {
+    const [row, column] = [Math.floor(at / width), at % width];
+    const whole = column === 0 ? Math.floor((end - at) / width) : 0;
+    const count = whole > 0 ? width : Math.min(width - column, end - at);
+    tiles.push({ rows: [row, row + Math.max(whole, 1)], columns: [column, column + count] });
+    at += Math.max(whole, 1) * count;
+  }
+  return tiles;
 }
 
 /**

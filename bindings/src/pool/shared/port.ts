@@ -3,6 +3,7 @@
 import { pathOf } from '../../load/source.js';
 import { optionError } from '../../runtime/errors.js';
 import { describe } from '../../runtime/tensor.js';
+import { nodeModule } from '../../runtime/text.js';
 
 /** Callbacks for events of a worker that sends messages of type `R`. */
 export interface PortEvents<R> {
@@ -57,11 +58,8 @@ export function workerCount(workers: unknown): number {
 
 /** Number of hardware threads; 1 if unknown. */
 function cores(): number {
-  const { navigator, process } = globalThis as {
-    navigator?: { hardwareConcurrency?: unknown };
-    process?: { getBuiltinModule?(name: 'node:os'): { availableParallelism?(): number } };
-  };
-  const told = navigator?.hardwareConcurrency ?? process?.getBuiltinModule?.('node:os').availableParallelism?.();
+  const { navigator } = globalThis as { navigator?: { hardwareConcurrency?: unknown } };
+  const told = navigator?.hardwareConcurrency ?? nodeModule<{ availableParallelism?(): number }>('node:os')?.availableParallelism?.();
   return Number.isInteger(told) && (told as number) > 0 ? (told as number) : 1;
 }
 
@@ -133,14 +131,7 @@ export function madeBy(make: unknown): StartWorker {
 /** `file` is an absolute path or a file: URL. */
 export type WorkerScript = { readonly file: string } | { readonly text: string };
 
-interface Globals {
-  readonly Worker?: BrowserWorkerClass;
-  readonly process?: {
-    getBuiltinModule?(name: 'node:worker_threads'): {
-      Worker: new (script: string | URL, options: { eval: boolean }) => NodeWorker;
-    };
-  };
-}
+type NodeThreads = { readonly Worker: new (script: string | URL, options: { eval: boolean }) => NodeWorker };
 
 /** The blob: address of the script text. All pools share it, because it is never revoked. */
 let blob: string | undefined;
@@ -158,12 +149,12 @@ function blobWorker(Worker: BrowserWorkerClass, text: string): BrowserWorker {
 /** Starts workers whose script is a file or a string of JavaScript. */
 export function workersOf(script: WorkerScript): StartWorker {
   return (events) => {
-    const { Worker, process } = globalThis as Globals;
+    const { Worker } = globalThis as { Worker?: BrowserWorkerClass };
     if (typeof Worker === 'function') {
       const missing = 'its script did not load: perhaps the Content-Security-Policy lacks worker-src blob:';
       return browserPort('file' in script ? new Worker(script.file, { type: 'module' }) : blobWorker(Worker, script.text), missing, events);
     }
-    const threads = process?.getBuiltinModule?.('node:worker_threads');
+    const threads = nodeModule<NodeThreads>('node:worker_threads');
     if (threads === undefined) return undefined;
     const worker = 'file' in script ? new threads.Worker(pathOf(script.file), { eval: false }) : new threads.Worker(script.text, { eval: true });
     return nodePort(worker, events);

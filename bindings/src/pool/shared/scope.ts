@@ -1,6 +1,7 @@
 // The worker's side of a port, in browsers and Node.
 
 import { type Contents, createLoader } from '../../load/loader.js';
+import { nodeModule } from '../../runtime/text.js';
 import type { Simd } from '../../types/index.js';
 import { sentError } from './errors.js';
 import type { SentError, WorkerReply, WorkerRequest } from './protocol.js';
@@ -11,14 +12,35 @@ interface Scope {
   addEventListener?(type: 'message' | 'messageerror', listener: (event: { data: unknown }) => void): void;
   on?(type: 'message' | 'messageerror', listener: (data: unknown) => void): void;
 }
-interface NodeProcess {
-  getBuiltinModule?(name: 'node:worker_threads'): { parentPort: Scope | null };
-}
 
 /** Runs the tasks of a worker, of type `T`, with its WebAssembly instance. */
 export interface Runner<T, A> {
   run(task: T, team: TeamCall | undefined): { message: A; transfer: ArrayBuffer[] };
   release(id: number): void;
+}
+
+/** Answers messages: loads the module that comes first, and runs tasks with the runner that `create` makes. */
+export function answering<Api, T, A>(
+  load: (options: { wasm: WebAssembly.Module; simd: Simd }) => Promise<Api>,
+  create: (api: Api) => Runner<T, A>,
+  send: (reply: WorkerReply<A>, transfer: ArrayBuffer[]) => void,
+): (request: WorkerRequest<T>) => Promise<void> {
+  let runner: Runner<T, A> | undefined;
+  const start = async (wasm: WebAssembly.Module, simd: Simd): Promise<WorkerReply<A>> => {
+    try {
+      runner = create(await load({ wasm, simd }));
+      return { kind: 'ready' };
+    } catch (error) {
+      return { kind: 'broken', error: sentError(error) };
+    }
+  };
+  return async (request) => {
+    if (request.kind === 'start') return send(await start(request.module, request.simd), []);
+    if (request.kind === 'release') return runner?.release(request.id);
+    // Tasks come only after it was said that this side is ready.
+    const { message, transfer } = (runner as Runner<T, A>).run(request.task, request.team);
+    send(message, transfer);
+  };
 }
 
 /**
@@ -30,36 +52,21 @@ export function serve<Api extends object, T, A>(contents: Contents<Api>, create:
   const load = createLoader<Api>(() => {
     throw new Error('the thread that starts a worker sends it the module');
   }, contents);
-  let runner: Runner<T, A> | undefined;
-  const start = async (wasm: WebAssembly.Module, simd: Simd): Promise<WorkerReply<A>> => {
-    try {
-      runner = create(await load({ wasm, simd }));
-      return { kind: 'ready' };
-    } catch (error) {
-      return { kind: 'broken', error: sentError(error) };
-    }
-  };
-
-  const { process, WorkerGlobalScope } = globalThis as { process?: NodeProcess; WorkerGlobalScope?: unknown };
-  const nodePort = (): Scope | null | undefined => process?.getBuiltinModule?.('node:worker_threads').parentPort;
   // Deno has browser and Node workers; only browser workers have a WorkerGlobalScope.
-  const port = (WorkerGlobalScope === undefined ? nodePort() : undefined) ?? (globalThis as unknown as Scope);
+  const { WorkerGlobalScope } = globalThis as { WorkerGlobalScope?: unknown };
+  const threads = WorkerGlobalScope === undefined ? nodeModule<{ parentPort: Scope | null }>('node:worker_threads') : undefined;
+  const port = threads?.parentPort ?? (globalThis as unknown as Scope);
   const send = (reply: WorkerReply<A>, transfer: ArrayBuffer[] = []): void => port.postMessage(reply, transfer);
-  const onMessage = (data: unknown): void => {
-    const request = data as WorkerRequest<T>;
-    if (request.kind === 'start') {
-      void start(request.module, request.simd).then((reply) => send(reply));
-    } else if (request.kind === 'release') {
-      runner?.release(request.id);
-    } else {
-      // Tasks come only after this worker has reported that it is ready.
-      const { message, transfer } = (runner as Runner<T, A>).run(request.task, request.team);
-      send(message, transfer);
-    }
+  let isReady = false;
+  const created = (api: Api): Runner<T, A> => {
+    isReady = true;
+    return create(api);
   };
+  const answer = answering<Api, T, A>(load, created, send);
+  const onMessage = (data: unknown): void => void answer(data as WorkerRequest<T>);
   const onError = (): void => {
     const error = sentError(new Error('the message with the call could not be read'));
-    send(runner === undefined ? { kind: 'broken', error } : unread(error));
+    send(isReady ? unread(error) : { kind: 'broken', error });
   };
   if (port.on !== undefined) {
     port.on('message', onMessage);

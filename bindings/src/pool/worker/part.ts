@@ -18,7 +18,8 @@ import { resultRuns } from '../shared/parts.js';
 import type { OutputSpec, PartCall, Place } from '../shared/protocol.js';
 import { callUncopied, nowhere, operandAt } from '../shared/uncopied.js';
 
-interface CallTensors {
+/** The tensors of a call that all parts need. */
+export interface CallTensors {
   readonly q: ReadTensor<FloatDType>;
   readonly k: ReadTensor<FloatDType>;
   readonly v: ReadTensor<FloatDType>;
@@ -66,13 +67,13 @@ export function divideAttention(
       dropoutMask: ifWanted('dropoutMask', 'bool', shapes.scores),
     };
     const captures = capturesOf(options.capture, shapes.scores, operands);
-    const { args, raw } = runtime;
+    const { args } = runtime;
     for (const { record: capture, shape } of captures) {
       wire.pushCapture(args, { ...capture, out: operandAt(nowhere, 'f32', shape) });
-      operands.run(() => raw.pushCapture());
+      operands.run((raw) => raw.pushCapture());
     }
     wire.attention(args, query, key, value, masking, record);
-    operands.run(() => raw.divideAttention(packed));
+    operands.run((raw) => raw.divideAttention(packed));
     const parts = wire.readAttentionParts(args.results());
 
     const named = (['out', 'lse', 'weights', 'dropoutMask'] as const).flatMap((name) => {
@@ -101,7 +102,7 @@ const bytesAt = (buffer: ArrayBufferLike, offset: number, length: number): Uint8
 
 /** Computes one part in this worker's instance. The results replace the operands in `taskBuffer`. */
 export function runPart(runtime: Runtime, part: PartCall, taskBuffer: ArrayBufferLike): void {
-  const { heap, args, raw } = runtime;
+  const { heap, args } = runtime;
   const sent = ({ buffer, offset, bytes }: Place): Uint8Array => bytesAt(buffer ?? taskBuffer, offset, bytes);
   call(runtime, (operands) => {
     const copied = <D extends DType>(name: 'q' | 'k' | 'v', dtype: D): Operand<D> => {
@@ -146,7 +147,7 @@ export function runPart(runtime: Runtime, part: PartCall, taskBuffer: ArrayBuffe
       read.forEach(({ record: capture, shape }, index) => {
         const { address } = captures[index] as (typeof outputs)[number];
         wire.pushCapture(args, { ...capture, out: operandAt(address, 'f32', shape) });
-        operands.run(() => raw.pushCapture());
+        operands.run((raw) => raw.pushCapture());
       });
       wire.attentionPart(args, query, key, value, masking, record, {
         firstInMemory: checkCount(part.firstHead, 'firstInMemory', 0),
@@ -156,7 +157,7 @@ export function runPart(runtime: Runtime, part: PartCall, taskBuffer: ArrayBuffe
         endBlock: checkCount(range.endBlock, 'endBlock', 0),
         packed: part.packed,
       });
-      operands.run(() => raw.attentionPart());
+      operands.run((raw) => raw.attentionPart());
     }
     const { sharedOut } = part;
     for (const { index, row, rowBytes, bytes, at } of resultRuns(part)) {
@@ -170,6 +171,4 @@ export function runPart(runtime: Runtime, part: PartCall, taskBuffer: ArrayBuffe
   });
 }
 
-function floatsOf(bytes: Uint8Array): Float32Array {
-  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
-}
+const floatsOf = (bytes: Uint8Array): Float32Array => new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);

@@ -15,14 +15,9 @@ import type { ScoreRows, ScoresOptions, Tensor } from '../../types/index.js';
 import { disposedObject, sentError } from '../shared/errors.js';
 import { performInTeam } from '../shared/in_team.js';
 import type { Answer, Argument, Maker, SentValue, Task } from '../shared/protocol.js';
+import type { Runner } from '../shared/scope.js';
 import type { TeamCall } from '../shared/team.js';
 import { runPart } from './part.js';
-
-/** Messages, each with the buffers to transfer. */
-export interface Sending<M> {
-  readonly message: M;
-  readonly transfer: ArrayBuffer[];
-}
 
 interface Disposable {
   dispose(): void;
@@ -32,7 +27,7 @@ type Method = (...args: unknown[]) => unknown;
 /** The parameters of a function after the first. */
 type TailOf<F extends (...args: never[]) => unknown> = Parameters<F> extends [unknown, ...infer Tail] ? Tail : never;
 
-export class TaskRunner {
+export class TaskRunner implements Runner<Task, Answer> {
   readonly #mh: Multihead;
   readonly #runtime: Runtime;
   readonly #objects = new Map<number, Disposable>();
@@ -42,7 +37,7 @@ export class TaskRunner {
     this.#runtime = runtimeOf.get(mh) as Runtime;
   }
 
-  run(task: Task, team: TeamCall | undefined): Sending<Answer> {
+  run(task: Task, team: TeamCall | undefined): ReturnType<Runner<Task, Answer>['run']> {
     const taskBuffer = task.kind === 'part' ? task.taskBuffer : undefined;
     const transferred = 'transferred' in task ? (task.transferred ?? []) : [];
     const back = { taskBuffer, transferred };
