@@ -139,6 +139,47 @@ describe.each(builds)('%s', (simd) => {
     expect(data[token as number]).toBe(Math.max(...data));
   });
 
+  it('copies arrays and tensors of edits when an analysis is called', async () => {
+    const vector = new Float32Array(model.info.embedDim).fill(1);
+    const want = await model.logProbs(ids, { edits: [{ site: 'resid_pre', layer: 0, tokens: [1], add: vector }] });
+    const tensor = (await load()).tensor(vector);
+    const [nested, plain] = [[[...vector]], { data: vector.slice(), shape: [vector.length] }];
+    for (const [add, spoil] of [
+      [vector, () => vector.fill(NaN)],
+      [nested, () => nested[0]?.fill(NaN)],
+      [plain, () => plain.data.fill(NaN)],
+      [tensor, () => tensor.dispose()],
+    ] as const) {
+      const tokens = [1];
+      const rating = model.logProbs(ids, { edits: [{ site: 'resid_pre', layer: 0, tokens, add }] });
+      tokens[0] = 99;
+      spoil();
+      expect(await rating).toEqual(want);
+    }
+  });
+
+  it('keeps keys hidden whatever edits say, so that tokens that are looked up see what they would see', async () => {
+    const n = 3;
+    for (const edit of [{ set: 0.5 }, { add: 0.25 }, { replace: { shape: [2, n, n], data: new Float32Array(2 * n * n).fill(0.5) } }]) {
+      const edits = [{ site: 'pattern', layer: 0, ...edit }] as const;
+      const { captures, logits } = await model.run(ids.slice(0, n), { edits, capture: [{ site: 'pattern', layer: 0, heads: [0] }] });
+      const pattern = captures[0]?.data ?? [];
+      expect([1, 2, 5].map((at) => pattern[at])).toEqual([0, 0, 0]);
+      expect(pattern[8]).toBeGreaterThan(0);
+      if (!('set' in edit)) continue;
+      // The first token of a longer text is what it is alone.
+      const { logits: alone } = await model.run(ids.slice(0, 1), { edits });
+      expectClose(logits?.data.subarray(0, model.info.vocabSize) as Float32Array, alone?.data as Float32Array);
+    }
+    const edits = [{ site: 'pattern', layer: 0, set: 0.3 }] as const;
+    for (const prompt of [ids, [...ids, ...ids], [1, 1, 1, 1], [2, 3, 2, 3, 2]]) {
+      const plain = await model.complete(prompt, { edits, maxNewTokens: 8, stop: [] });
+      expect((await model.complete(prompt, { edits, maxNewTokens: 8, stop: [], promptLookupNumTokens: 4, maxMatchingNgramSize: 1 })).ids).toEqual(
+        plain.ids,
+      );
+    }
+  });
+
   it('looks through the lens, and rates tokens', async () => {
     const { numLayers, vocabSize } = model.info;
     const { logits } = await model.run(ids);
@@ -315,8 +356,13 @@ describe.each(builds)('%s', (simd) => {
     await refused(neox.gradients(ids, { token: 1 }, [{ site: 'resid_mid', layer: 0 }]), 'E_OPTION', 'places[0].site');
     using gemma = await openModel(join(goldens, 'gemma2'), { simd });
     await refused(gemma.logitAttribution(ids, { token: 3, against: 4 }), 'E_OPTION', 'model');
+    for (const name of ['bert', 'bert_masked', 'bert_classes', 'mistral_classes', 'bart', 'vit']) {
+      using other = await openModel(join(goldens, name), { simd });
+      for (const metric of [{ token: 1 }, () => 1]) await refused(other.measure(ids, metric), 'E_OPTION', 'model');
+      await refused(other.lens(ids), 'E_OPTION', 'model');
+    }
+    await refused(model.measure([1], { meanLogProb: true }), 'E_SHAPE', 'metric');
     using bert = await openModel(join(goldens, 'bert'), { simd });
-    await refused(bert.measure(ids, { token: 1 }), 'E_OPTION', 'model');
     const [last] = (await bert.run(ids, { capture: [{ site: 'resid_post', layer: bert.info.numLayers - 1 }] })).captures;
     expect((await bert.run(ids)).lastHiddenState).toEqual(last);
   });

@@ -380,8 +380,11 @@ describe('multihead lens, patch, ablate and attribute', () => {
   it('refuse wrong arguments with 2 and one line', async () => {
     await refused(['patch', gpt2, '--ids', clean], 2, /^TEXT: expected two texts, .*, got 1/);
     await refused(['patch', gpt2, ...both, '--against', '1'], 2, /^--token: expected a token beside --against, got none/);
+    await refused(['patch', gpt2, ...both, '--token', '999'], 2, /^--token: expected a token id, 0 to /);
+    await refused(['patch', gpt2, ...both, '--token', '1', '--position', '9'], 2, /^--position: expected -/);
+    await refused(['ablate', gpt2, '--ids', '1,2', '--decoder-ids', '1'], 2, /^--decoder-ids: expected none for gpt2/);
     await refused(['patch', gpt2, ...both, '--site', 'resid_pre'], 2, /^--by: expected layer or position for resid_pre, got head/);
-    await refused(['patch', text, 'the cat', 'the dog', '--token', 'the cat'], 2, /^metric\.token: expected a text that is one token/);
+    await refused(['patch', text, 'the cat', 'the dog', '--token', 'the cat'], 2, /^--token: expected a text that is one token/);
     await refused(['patch', gpt2, '--ids', clean, '--ids', '1,2'], 2, /^corrupt: expected 5 tokens, as the clean sequence has, got 2/);
     await refused(['attribute', gpt2, '--ids', clean, '--token', '1'], 2, /^--against: /);
     await refused(['lens', gpt2, '--ids', clean, '--position', '5'], 2, /^--position: expected -5 to 4, got 5/);

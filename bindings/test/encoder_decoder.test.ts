@@ -90,7 +90,11 @@ describe.each(builds)('an encoder–decoder model (%s)', (simd) => {
     const plain = await model.complete(source, { maxNewTokens: 5 });
     expect((await model.complete(source, { maxNewTokens: 5, encoderEdits })).ids).not.toEqual(plain.ids);
     const wrong = [{ site: 'cross_q' as const, layer: 0, scale: 1 }];
-    expect((await rejectionOf(model.forward(source, { encoderEdits: wrong }))).argument).toMatch(/^edits\[0\]\.site/);
+    expect((await rejectionOf(model.forward(source, { encoderEdits: wrong }))).argument).toBe('encoderEdits[0].site');
+    const infinite = [{ site: 'resid_pre', layer: 0, set: 1e30 } as const, { site: 'resid_pre', layer: 0, scale: 1e30 } as const];
+    for (const call of [model.run(source, { encoderEdits: infinite }), model.complete(source, { encoderEdits: infinite })])
+      expect((await rejectionOf(call)).argument).toBe('encoderEdits');
+    expect((await rejectionOf(model.run(source, { edits: infinite }))).argument).toBe('edits');
     const beyond = [{ site: 'q' as const, layer: 0, tokens: [6], scale: 1 }];
     await expect(model.forward(source, { encoderEdits: beyond })).rejects.toMatchObject({ argument: 'encoderEdits[0].tokens' });
   });

@@ -182,6 +182,14 @@ describe('matrices of groups', () => {
     expect(await logits(filesOf({ quantization }, grouped!), { simd, weights: undefined })).toEqual(
       await logits(filesOf({}, dense!), { simd, weights: 'int8' }),
     );
+    // What is saved are numbers, and its settings no longer speak of groups.
+    using model = await openModel(filesOf({ quantization, quantization_config: quantization }, grouped!), { simd, weights: 'f32' });
+    for (const dtype of ['f32', 'asInMemory'] as const) {
+      const saved = saveModel(model, { dtype });
+      const settings = JSON.parse((await saved.find(({ name }) => name === 'config.json')?.text()) as string) as object;
+      expect(settings).toEqual({ ...config, ...(dtype === 'f32' && { dtype: 'float32' }) });
+      expect(await logits(saved, { simd })).toEqual((await model.logits(ids)).data);
+    }
     const error = await rejectionOf(openModel(filesOf({ quantization: { ...quantization, bits: 3 } }, grouped!)));
     expect(error.message).toContain('4 or 8 bits of MLX');
   });

@@ -1,6 +1,6 @@
 // Models by their names, from a server that answers as the hub does.
 
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -164,6 +164,27 @@ describe('openModel("ORG/NAME")', () => {
     expect(await logits()).toEqual(await expected());
     const asked = requests.filter((each) => each.includes('model.safetensors'));
     expect(asked).toEqual([`GET ${commit}/model.safetensors bytes=${piece}-`, `GET ${commit}/model.safetensors`]);
+  });
+
+  it('fetches a file again whose record was cut, and opens a model where nothing can be kept', async () => {
+    await logits();
+    const record = readdirSync(cache, { recursive: true }).find((name) => String(name).endsWith('config.json~')) as string;
+    writeFileSync(join(cache, record), '{"piec');
+    expect(await logits()).toEqual(await expected());
+    writeFileSync(join(cache, 'file'), '');
+    process.env['XDG_CACHE_HOME'] = join(cache, 'file');
+    expect(await logits()).toEqual(await expected());
+    expect(await logits({ revision: 'x'.repeat(300) })).toEqual(await expected());
+  });
+
+  it('names the file that breaks off, and takes no path that leaves the model', async () => {
+    breaksAt = 100;
+    expect((await rejectionOf(logits())).argument).toMatch(/model\.safetensors$/);
+    requests = [];
+    for (const path of ['../../../../../other.gguf', 'a/../b.gguf', 'a//b.gguf']) {
+      expect(await rejectionOf(logits({}, `org/tiny/${path}`))).toMatchObject({ code: 'E_OPTION', argument: 'source' });
+    }
+    expect(requests).toEqual([]);
   });
 
   it('fetches the files of an index side by side', async () => {

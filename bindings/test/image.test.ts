@@ -194,6 +194,10 @@ describe.each(builds)('models, %s', (simd) => {
     expect((await rejectionOf(vit.similarity([[1]], [image]))).message).toMatch(/model: expected one of texts and images, got vit/);
     expect((await rejectionOf(vit.embedImages([image, {} as typeof image]))).message).toMatch(/images\[1\]: expected an ImageData/);
     expect((await rejectionOf(vit.embedImages([new Float32Array(5)]))).message).toMatch(/images\[0\]: expected 432 numbers, got 5/);
+    for (const input of [[5], 'a text']) {
+      const { message } = await rejectionOf(vit.run(input));
+      expect(message).toBe('pixels: expected the pixels of an image for vit, or an image, got neither');
+    }
     using bert = await openGolden('bert', undefined, { simd });
     expect((await rejectionOf(bert.embedImages([image]))).message).toMatch(/model: expected one that takes images, got bert/);
     expect((await rejectionOf(bert.forward([1], { image }))).message).toMatch(/image: expected none for a model of token ids/);

@@ -314,6 +314,8 @@ describe.each(builds)('openModel, %s', (simd) => {
     }
     expect(ids.length).toBe(9);
     expect(await rejectionOf(model.complete(ids, { headScales: new Float32Array(1) }))).toMatchObject({ code: 'E_SHAPE', argument: 'headScales' });
+    for (const call of [model.run(ids, { headScales: headScales.fill(NaN) }), model.prefix(ids, { headScales }), model.lens(ids, { headScales })])
+      expect(await rejectionOf(call)).toMatchObject({ code: 'E_OPTION', argument: 'headScales', got: 'NaN' });
   });
 
   it('refuses logits and vectors that are not finite, and names the first layer', async () => {
@@ -532,6 +534,9 @@ describe('openModel', () => {
     const ids = await rejectionOf(model.logits([0, model.info.vocabSize]));
     expect(ids.code).toBe('E_OPTION');
     expect((await rejectionOf(model.logits([1.5]))).argument).toBe('input');
+    const moved = Int32Array.of(1, 2);
+    structuredClone(moved, { transfer: [moved.buffer] });
+    expect(await rejectionOf(model.logits(moved))).toMatchObject({ argument: 'input', got: '0 tokens' });
     expect((await rejectionOf(model.logits([]))).message).toBe(`input: expected 1 to ${model.info.maxTokens} tokens, got 0 tokens`);
     expect((await rejectionOf(model.embed([[1], []]))).argument).toBe('inputs[1]');
     expect((await rejectionOf(model.logits('a text', {}))).message).toMatch('tokenizer.json');

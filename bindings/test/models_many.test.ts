@@ -112,7 +112,7 @@ describe.each(builds)('many at once, %s', (simd) => {
 
     it('ends several prompts with the error of one, and goes on', async () => {
       using model = await open('llama3', simd, workers);
-      expect((await rejectionOf(model.complete([[1, 2], [-1], [3]]))).argument).toBe('prompt');
+      expect((await rejectionOf(model.complete([[1, 2], [-1], [3]]))).argument).toBe('prompts[1]');
       let calls = 0;
       const logitsProcessor = (): void => {
         calls += 1;
@@ -179,6 +179,70 @@ it('waits for all of a group that have not ended', async () => {
   second.dispose();
   expect(passes[1]).toEqual([3, 1]);
   expect(await again).toBe(1);
+});
+
+it('copies what it is given for several prompts, also for those that wait, and names the one that is wrong', async () => {
+  using model = await open('llama3', builds[0] as (typeof builds)[number]);
+  const prompts = Array.from({ length: 12 }, () => Int32Array.of(3, 14));
+  const options: { maxNewTokens: number } = { maxNewTokens: 3 };
+  const alone = await model.complete([3, 14], options);
+  const all = model.complete(prompts, options);
+  for (const prompt of prompts) prompt.fill(1);
+  options.maxNewTokens = 1;
+  expect(await all).toEqual(prompts.map(() => alone));
+  class Options {
+    get maxNewTokens(): number {
+      return 3;
+    }
+  }
+  expect(await model.complete([[3, 14]], new Options())).toEqual([alone]);
+  for (const [wrong, argument] of [
+    [['a', 5], 'prompts[1]'],
+    [[[1], [2], []], 'prompts[2]'],
+    [[[1], [{ role: 1 }]], 'prompts[1][0]'],
+  ] as const) {
+    expect((await rejectionOf(model.complete(wrong as never))).argument).toBe(argument);
+  }
+  for (const wrong of [null, 7, 'x', [1]]) expect((await rejectionOf(model.complete([[1]], wrong as never))).argument).toBe('generate');
+  for (const seed of ['5', 2 ** 53 - 1]) {
+    expect(await rejectionOf(model.complete([[1], [2]], { seed: seed as number }))).toMatchObject({ argument: 'seed', got: JSON.stringify(seed) });
+  }
+});
+
+it('ends only with tokens that it has', async () => {
+  using model = await open('llama3', builds[0] as (typeof builds)[number]);
+  const [token = 0] = await idsOf(model, { maxNewTokens: 1, numBeams: 2 });
+  // Wraps to the token in 32 bits.
+  for (const stop of [2 ** 32 + token, -1, model.info.vocabSize]) {
+    expect(await rejectionOf(idsOf(model, { stop: ['a', stop], numBeams: 2 }))).toMatchObject({ argument: 'stop', got: `${stop} at [1]` });
+  }
+  expect((await rejectionOf(idsOf(model, { stop: Array(1025).fill(1) }))).got).toBe('1025');
+});
+
+it.each(['llama_dynamic', 'phi3_long'])('%s: angles that depend on the length', async (name) => {
+  using model = await open(name, builds[0] as (typeof builds)[number]);
+  const logitsOf = async (prompt: number[], options: GenerateOptions): Promise<Float32Array> => {
+    let found = new Float32Array();
+    await model.complete(prompt, { ...options, maxNewTokens: 1, logitsProcessor: (_, logits) => void (found = logits.slice()) });
+    return found;
+  };
+  for (let first = 0; first < 48; first += 1) {
+    const prompt = Array.from({ length: 2 + (first % 7) }, (_, at) => (first + at * at) % 5);
+    const ids = await idsOf(model, { stop: [] }, prompt);
+    expect(await idsOf(model, { stop: [], promptLookupNumTokens: 4, maxMatchingNgramSize: 1 }, prompt)).toEqual(ids);
+    const longer = [...prompt, ...prompt, ...prompt];
+    using prefix = await model.prefix(longer.slice(0, -1 - (first % 3)));
+    const [with_, without] = [await logitsOf(longer, { prefix }), await logitsOf(longer, {})];
+    expect(Math.max(...with_.map((value, at) => Math.abs(value - (without[at] as number))))).toBeLessThan(1e-4);
+  }
+});
+
+it('says that it was aborted before, or disposed in the middle of a search', async () => {
+  using model = await open('llama3', builds[0] as (typeof builds)[number]);
+  expect((await rejectionOf(model.prefix([1, 2], { signal: AbortSignal.abort() }))).code).toBe('E_ABORTED');
+  const search = model.complete(repeated, { maxNewTokens: 2000, numBeams: 32, stop: [] });
+  setTimeout(() => model.dispose(), 30);
+  expect(await rejectionOf(search)).toMatchObject({ code: 'E_DISPOSED', argument: 'model' });
 });
 
 it('several texts are completed by the tokenizer of the folder', async () => {

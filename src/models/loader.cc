@@ -1338,9 +1338,7 @@ Status ModelLoader::finish(Model& model) {
     if (state_ == nullptr) return format_error("loader", "one that was created", "none");
     std::string missing;
     for (const Part& part : state_->parts) {
-      if (part.done < part.rows) {
-        State::append(missing, state_->tensors[part.tensor].name);
-      }
+      if (part.done < part.rows) State::append(missing, state_->tensors[part.tensor].name);
     }
     if (!missing.empty())
       return format_error("weights", "all of their bytes", "less of " + missing);

@@ -61,9 +61,7 @@ Status ask(const Model& model, const ModelInputs& inputs, const Metric* metric, 
 Status ask_one(const Model& model, const ModelInputs& inputs, const Metric& metric,
                Question& question, bool with_encoder) {
   MULTIHEAD_TRY(ask(model, inputs, &metric, question, with_encoder));
-  if (inputs.batch != 1) {
-    return {StatusCode::kShape, "batch", "1", std::to_string(inputs.batch)};
-  }
+  if (inputs.batch != 1) return {StatusCode::kShape, "batch", "1", std::to_string(inputs.batch)};
   if (!inputs.mask.empty() || !inputs.source_mask.empty()) {
     return {StatusCode::kOption, "mask", "none", "a mask"};
   }
@@ -101,7 +99,7 @@ Status MetricOf::create(const Model::Internals& model, const Metric& metric, int
       break;
     case Metric::Kind::kMeanLogProbability:
       if (tokens > 1) return {};
-      return {StatusCode::kShape, "ids", "2 tokens or more for a mean of log-probabilities",
+      return {StatusCode::kShape, "metric", "2 tokens or more for a mean of log-probabilities",
               std::to_string(tokens)};
     case Metric::Kind::kFunction:
       if (metric.function) break;

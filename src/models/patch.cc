@@ -243,9 +243,7 @@ Status Sweep::run_parts(int64_t count, std::vector<double>& metrics, Context& co
   pass.first_layer = layer_;
   pass.state = ConstTensor(state, {count * tokens, states_.size() / tokens});
   if (z_.given()) pass.z = ConstTensor(heads, {count * tokens, z_.size() / tokens});
-  if (source.given()) {
-    pass.source.state = {sources, {count * source.shape[0], source.shape[1]}};
-  }
+  if (source.given()) pass.source.state = {sources, {count * source.shape[0], source.shape[1]}};
   Tensor end;
   MULTIHEAD_TRY(run_layers(*question.model, pass, end, context));
   return question.metric.evaluate(end, ids, metrics, context);

@@ -242,8 +242,8 @@ void RopeFrequencies::at(int64_t tokens, double* frequencies) const {
 }
 
 bool RopeFrequencies::same(int64_t a, int64_t b) const {
-  // Dynamic scaling changes with every token, and transformers keeps the keys as they are.
-  return limit_ == 0 || dynamic_factor_ > 0 || (a <= limit_) == (b <= limit_);
+  if (limit_ == 0 || a == b) return true;
+  return (a <= limit_) == (b <= limit_) && (a <= limit_ || !dynamic());
 }
 
 }  // namespace multihead::models

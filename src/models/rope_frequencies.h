@@ -39,9 +39,10 @@ class RopeFrequencies {
   int64_t pairs() const { return static_cast<int64_t>(base_.size()); }
   // Writes the pairs() frequencies of a call whose last position is tokens - 1.
   void at(int64_t tokens, double* frequencies) const;
-  // True if calls of `a` and `b` tokens have the same frequencies, so that keys that were rotated
-  // in one can be used in the other.
+  // True if calls of `a` and `b` tokens have the same frequencies.
   bool same(int64_t a, int64_t b) const;
+  // True if the frequencies change with every token of a long text.
+  bool dynamic() const { return dynamic_factor_ > 0; }
   double factor() const { return factor_; }
 
  private:

@@ -44,9 +44,7 @@ bool changes_weights(std::span<const Edit> edits) {
 Status check_capacity(const ModelInfo& info, int64_t asked, int64_t& capacity) {
   constexpr int64_t kDefault = 1024;
   capacity = asked;
-  if (asked == 0) {
-    capacity = info.max_tokens > 0 ? std::min(kDefault, info.max_tokens) : kDefault;
-  }
+  if (asked == 0) capacity = info.max_tokens > 0 ? std::min(kDefault, info.max_tokens) : kDefault;
   if (capacity >= 1 && (info.max_tokens == 0 || capacity <= info.max_tokens)) return {};
   return {StatusCode::kOption, "capacity",
           info.max_tokens > 0 ? "1 to " + std::to_string(info.max_tokens) : "1 or more",
@@ -55,6 +53,13 @@ Status check_capacity(const ModelInfo& info, int64_t asked, int64_t& capacity) {
 
 // Tokens of the ring of a layer that sees `window` tokens.
 int64_t ring_capacity(int64_t window) { return window - 1 + std::min(window, kMostOfRing); }
+
+// Calls `work` of a session that was created.
+template <class State, class Work>
+Status guarded(const State& state, const Work& work) {
+  if (state == nullptr) return {StatusCode::kOption, "session", "one that was created", "none"};
+  return engine::memory_guard(work);
+}
 
 }  // namespace
 
@@ -79,6 +84,7 @@ struct Session::State {
   std::shared_ptr<Encoded> encoded;
   DType cache_type = DType::kF32;
   int64_t rotated_for = 0;  // length of the sequence whose frequencies rotated the keys
+  bool forked = false;      // nothing was appended since fork()
   Internals::Elsewhere elsewhere;
 
   const int32_t* first_id() const { return static_cast<const int32_t*>(ids.data()); }
@@ -104,11 +110,16 @@ struct Session::State {
     }
   }
 
-  bool keeps_keys(int64_t after) const {
+  bool same_angles(int64_t a, int64_t b, bool dynamic = false) const {
     const std::vector<RopeFrequencies>& ropes = model->architecture.ropes;
-    return std::all_of(ropes.begin(), ropes.end(),
-                       [&](const RopeFrequencies& rope) { return rope.same(rotated_for, after); });
+    return std::all_of(ropes.begin(), ropes.end(), [&](const RopeFrequencies& rope) {
+      return rope.same(a, b) || (dynamic && rope.dynamic());
+    });
   }
+
+  // Dynamic scaling changes with every token, and transformers keeps the keys as they are. What
+  // follows a fork is one pass with all that it has.
+  bool keeps_keys(int64_t after) const { return same_angles(rotated_for, after, !forked); }
 
   // Writes `next` behind the ids, and does not count them yet. They may be some of the ids.
   Status write_ids(std::span<const int32_t> next) {
@@ -225,6 +236,7 @@ struct Session::State {
     other->encoded = encoded;
     other->cache_type = cache_type;
     other->rotated_for = rotated_for;
+    other->forked = true;
     other->caches.resize(caches.size());
     for (size_t layer = 0; layer < caches.size(); ++layer) {
       const KVCacheConfig& config = caches[layer].config();
@@ -243,7 +255,7 @@ struct Session::State {
     return model == other.model && model->encoder == nullptr && model->architecture.buckets == 0 &&
            edits.empty() && other.edits.empty() && head_scales == other.head_scales &&
            !elsewhere.compute && !other.elsewhere.compute && cached() > 0 && cached() == length &&
-           keeps_keys(length + 1);
+           !forked && keeps_keys(length + 1);
   }
 
   // One pass over the next token of each; `logits` (texts, vocabulary). After an error, or if the
@@ -298,8 +310,11 @@ struct Session::State {
         (!(logits.shape == shape) || !(logits.strides == contiguous_strides(shape)))) {
       return {StatusCode::kShape, "logits", shape.to_string(), logits.shape.to_string()};
     }
-    MULTIHEAD_TRY(write_ids(next));
     const int64_t after = length + pass.tokens;
+    if (of_each && !same_angles(length + 1, after)) {
+      return append_each({next.begin(), next.end()}, logits, context);
+    }
+    MULTIHEAD_TRY(write_ids(next));
     // LongRoPE beyond its original length, or back: all keys are rotated by other angles.
     if (cached() > 0 && !keeps_keys(after)) keep_cached(0);
     const int64_t before = cached();
@@ -309,6 +324,19 @@ struct Session::State {
       return status;
     }
     length = rotated_for = after;
+    forked = false;
+    return {};
+  }
+
+  // Tokens whose angles differ, one after the other.
+  Status append_each(const std::vector<int32_t>& next, const Tensor& logits, Context& context) {
+    const int64_t before = length, width = logits.shape[1];
+    for (size_t at = 0; at < next.size(); ++at) {
+      const Tensor row(logits.data + static_cast<int64_t>(at) * width, {width});
+      const Status status = append({&next[at], 1}, row, context);
+      if (!status.ok()) keep_cached(length = before);
+      MULTIHEAD_TRY(status);
+    }
     return {};
   }
 };
@@ -374,21 +402,11 @@ void Session::Internals::share_source(const Session& from, Session& to) {
 
 Status Session::encode(std::span<const int32_t> source, std::span<const Edit> edits,
                        Context& context) {
-  return engine::memory_guard([&]() -> Status {
-    if (state_ == nullptr) {
-      return {StatusCode::kOption, "session", "one that was created", "none"};
-    }
-    return state_->encode(source, edits, context);
-  });
+  return guarded(state_, [&] { return state_->encode(source, edits, context); });
 }
 
 Status Session::append(std::span<const int32_t> ids, const Tensor& logits, Context& context) {
-  return engine::memory_guard([&]() -> Status {
-    if (state_ == nullptr) {
-      return {StatusCode::kOption, "session", "one that was created", "none"};
-    }
-    return state_->append(ids, logits, context);
-  });
+  return guarded(state_, [&] { return state_->append(ids, logits, context); });
 }
 
 Status Session::step(std::span<Session* const> sessions, std::span<const int32_t> ids,
@@ -428,9 +446,7 @@ Status Session::step(std::span<Session* const> sessions, std::span<const int32_t
       const Tensor row(logits.data + static_cast<int64_t>(at) * shape[1], {shape[1]});
       const Status status = texts[at]->append(ids.subspan(at, 1), row, context);
       if (status.ok()) continue;
-      for (size_t done = 0; done < at; ++done) {
-        texts[done]->keep_cached(--texts[done]->length);
-      }
+      for (size_t done = 0; done < at; ++done) texts[done]->keep_cached(--texts[done]->length);
       return status;
     }
     return {};
@@ -458,12 +474,7 @@ int64_t Session::bytes() const {
 }
 
 Status Session::fork(int64_t length, int64_t capacity, Session& other) const {
-  return engine::memory_guard([&]() -> Status {
-    if (state_ == nullptr) {
-      return {StatusCode::kOption, "session", "one that was created", "none"};
-    }
-    return state_->fork(length, capacity, other.state_);
-  });
+  return guarded(state_, [&] { return state_->fork(length, capacity, other.state_); });
 }
 
 Status Session::truncate(int64_t length) {

@@ -215,9 +215,7 @@ Status check_apart(const ModelInputs& in, std::span<const Capture> captures,
   for (const Edit& edit : in.edits) {
     if (edit.action == Edit::Action::kScale) continue;
     for (const ScoreCapture& value : values) {
-      if (status.ok()) {
-        status = engine::validate_apart({{kAny, edit.value}}, {{kAny, value.out}});
-      }
+      if (status.ok()) status = engine::validate_apart({{kAny, edit.value}}, {{kAny, value.out}});
     }
   }
   if (status.ok()) return {};

@@ -17,6 +17,14 @@ Pass encoder_pass(const Model::Internals& encoder, const ModelInputs& inputs) {
           .end_layer = encoder.info.num_layers};
 }
 
+// The encoder's edits have another name than the decoder's. Reads the record: the module of the npm
+// package has no sentences.
+Status named(const Status& status) {
+  const Status::Record* const error = status.record();
+  if (error == nullptr || !error->own_argument.starts_with("edits")) return status;
+  return {status.code(), "source_" + error->own_argument, error->own_expected, error->text};
+}
+
 }  // namespace
 
 Status check_source(const Model::Internals& model, Pass& pass) {
@@ -26,11 +34,9 @@ Status check_source(const Model::Internals& model, Pass& pass) {
     if (!given) return {};
     return {StatusCode::kOption, "source", "none for " + model.info.model_type, "some"};
   }
-  if (in.source.empty()) {
-    return {StatusCode::kOption, "source", "token ids of the encoder", "none"};
-  }
+  if (in.source.empty()) return {StatusCode::kOption, "source", "token ids of the encoder", "none"};
   Pass encoder = encoder_pass(*model.encoder, in);
-  MULTIHEAD_TRY(check_inputs(*model.encoder, encoder, "source"));
+  MULTIHEAD_TRY(named(check_inputs(*model.encoder, encoder, "source")));
   pass.source = {.tokens = encoder.tokens, .mask = in.source_mask};
   return {};
 }
@@ -41,7 +47,7 @@ Status run_encoder(const Model::Internals& model, Pass& pass, engine::Buffer& me
   Pass encoder = encoder_pass(*model.encoder, pass.inputs);
   encoder.tokens = pass.source.tokens;
   Tensor state;
-  MULTIHEAD_TRY(run_layers(*model.encoder, encoder, state, context));
+  MULTIHEAD_TRY(named(run_layers(*model.encoder, encoder, state, context)));
   const int64_t count = state.shape.elements();
   float* numbers = nullptr;
   MULTIHEAD_TRY(nn::reserve(

@@ -393,7 +393,7 @@ class Session {
   /// Forgets all but the first `length` tokens. Errors: kOption. The next append() computes the
   /// keys and values of all tokens once more if the session no longer has them: in a layer with a
   /// sliding window after more than min(window, 128) tokens were forgotten, and with LongRoPE if
-  /// the length falls below the original one.
+  /// the length falls below the original one; of a fork also where dynamic RoPE has other angles.
   [[nodiscard]] Status truncate(int64_t length);
 
   struct Internals;  ///< for the library's own use

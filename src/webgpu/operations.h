@@ -92,6 +92,7 @@ class Builder : public Planner {
       kTimesOutput,  // f(x) * y
       kWhereZero,    // f(x) where z is 0, else y
       kPadding,      // 0 from column `each` on, which x need not have
+      kHidden,       // 0 where x is -infinity, else y
     };
 
     float scale = 1.0F;  // of x before f

@@ -17,6 +17,7 @@ using nn::kNoValue;
 using nn::Operation;
 using nn::ValueId;
 using Kind = nn::Operation::Kind;
+using With = Builder::Pointwise::With;
 
 // The address of a tensor of a plan's operand.
 void* address(size_t operand) { return reinterpret_cast<void*>(operand + 1); }
@@ -84,7 +85,7 @@ class LayerPlanner {
           return {};
         }
         const nn::Value& heads = value(op.out);
-        Builder::Pointwise scale{.with = Builder::Pointwise::With::kFactors,
+        Builder::Pointwise scale{.with = With::kFactors,
                                  .z = {Builder::kData, call_.head_scales, 0},
                                  .each = word(heads.width / heads.heads)};
         pointwise(op, scale);
@@ -94,13 +95,12 @@ class LayerPlanner {
         pointwise(op, {.scale = op.number});
         return {};
       case Kind::kScaleColumns:
-        pointwise(op, {.with = Builder::Pointwise::With::kFactors,
-                       .z = {0, call_.buffers->word_of(p_.*op.vector), 0}});
+        pointwise(op, {.with = With::kFactors, .z = {0, call_.buffers->word_of(p_.*op.vector), 0}});
         return {};
       case Kind::kActivate: {
         Builder::Pointwise activate{.function = function_of(graph_.activation)};
         if (op.in2 != kNoValue) {
-          activate.with = Builder::Pointwise::With::kTimes;
+          activate.with = With::kTimes;
           activate.z = place(op.in2);
         }
         pointwise(op, activate);
@@ -109,7 +109,7 @@ class LayerPlanner {
       case Kind::kAdd:
         place(op.out) = place(op.in);
         builder_.pointwise(place(op.in2), call_.rows(), word(value(op.out).width),
-                           {.with = Builder::Pointwise::With::kPlusOutput}, place(op.out));
+                           {.with = With::kPlusOutput}, place(op.out));
         return {};
     }
     return {};
@@ -394,11 +394,11 @@ class LayerPlanner {
     builder_.bind(std::move(operands));
     MULTIHEAD_TRY(plan_scores(q, k, options,
                               {.stage = ScoreStage::kMasked, .out = {to_scores, shape}}, builder_));
-    change_weights(models::Site::kScores, scores, heads);
+    change_weights(models::Site::kScores, scores, scores, heads);
     MULTIHEAD_TRY(plan_scores(zeros, zeros, {.bias = {to_scores, shape}},
                               {.stage = ScoreStage::kWeights, .out = {to_weights, shape}},
                               builder_));
-    change_weights(models::Site::kPattern, weights, heads);
+    change_weights(models::Site::kPattern, weights, scores, heads);
     builder_.weighted(weights, place(op.in3),
                       {.rows = call_.rows(),
                        .tokens = word(tokens),
@@ -409,14 +409,16 @@ class LayerPlanner {
     return {};
   }
 
-  // Changes an array of scores or weights, then copies it.
-  void change_weights(models::Site site, const Rows& array, int64_t heads) {
+  // Changes an array of scores or weights, then copies it. `scores` tell which keys are hidden.
+  void change_weights(models::Site site, const Rows& array, const Rows& scores, int64_t heads) {
     const int64_t tokens = call_.tokens, map = tokens * tokens;
     const Dims shape{call_.batch, heads, tokens, tokens};
     for (const models::Edit& edit : call_.edits) {
       if (edit.layer != call_.layer || edit.site != site) continue;
-      change(edit, shape, contiguous_strides(shape), array, word(call_.batch * heads * tokens),
-             word(tokens));
+      const uint32_t rows = word(call_.batch * heads * tokens);
+      change(edit, shape, contiguous_strides(shape), array, rows, word(tokens));
+      if (site == models::Site::kScores) continue;
+      builder_.pointwise(scores, rows, word(tokens), {.with = With::kHidden}, array);
     }
     for (size_t at = 0; at < call_.captures.size(); ++at) {
       const models::Capture& capture = call_.captures[at];
@@ -454,7 +456,6 @@ class LayerPlanner {
   // The CPU's edit of ones and zeros says what becomes of each number.
   void change(const models::Edit& edit, const Dims& shape, const Dims& strides, const Rows& y,
               uint32_t rows, uint32_t width) {
-    using With = Builder::Pointwise::With;
     const auto edited = [&](const models::Edit& how, float before) {
       std::vector<float> numbers(size_t{rows} * width, before);
       nn::apply_edit(how, {numbers.data(), shape, strides}, call_.first_token);

@@ -162,9 +162,7 @@ class ModelPlanner {
       const nn::Vector& own_bias = layer.parameters->relative_bias;
       layer.bias = own_bias.given() ? relative_bias(own_bias) : shared_bias;
       if (layer.bias != kNone) layer.attention.bias = {nullptr, {1, a_.heads, pass_.tokens, keys}};
-      if (scales != kNone) {
-        layer.head_scales = scales + static_cast<uint32_t>(index * a_.heads);
-      }
+      if (scales != kNone) layer.head_scales = scales + static_cast<uint32_t>(index * a_.heads);
       if (!pass_.caches.empty()) {
         layer.cache = &pass_.caches[static_cast<size_t>(index)];
         layer.keys = buffers_.count() + 2 * static_cast<uint32_t>(index);

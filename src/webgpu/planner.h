@@ -136,9 +136,7 @@ class Planner {
       strides = {};
       return data();
     }
-    for (size_t axis = 0; axis < kAxes; ++axis) {
-      last += product({extents[axis] - 1, strides[axis]});
-    }
+    for (size_t axis = 0; axis < kAxes; ++axis) last += product({extents[axis] - 1, strides[axis]});
     const double bytes = last * static_cast<double>(element);
     check_bytes(argument, bytes);
     if (!status_.ok()) return {};

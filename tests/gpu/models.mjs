@@ -26,6 +26,7 @@ const changedWeights = [
   { site: 'scores', layer: 1, heads: [0], set: 0.25 },
   { site: 'pattern', layer: 1, heads: [0], tokens: [7], set: 0.1 },
   { site: 'pattern', layer: 1, tokens: [3], scale: -1 },
+  { site: 'pattern', layer: 1, heads: [0], add: 0.1 },
 ];
 
 const generated = async (model, options) => {

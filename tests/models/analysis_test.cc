@@ -707,7 +707,7 @@ TEST(Analyses, RefuseWrongMetrics) {
   EXPECT_EQ(argument({.kind = Metric::Kind::kFunction}), "metric.function");
   EXPECT_EQ(argument({.kind = static_cast<Metric::Kind>(4)}), "metric.kind");
   questions.ids = {5};
-  EXPECT_EQ(argument({.kind = Metric::Kind::kMeanLogProbability}), "ids");
+  EXPECT_EQ(argument({.kind = Metric::Kind::kMeanLogProbability}), "metric");
   // A difference of logits is a sum of parts; other metrics are not.
   EXPECT_EQ(models::logit_attribution(model, {.ids = questions.ids},
                                       {.kind = Metric::Kind::kLogProbability},

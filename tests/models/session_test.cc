@@ -867,6 +867,36 @@ TEST(ModelSession, LogitsAfterEachTokenOfACall) {
   }
 }
 
+TEST(ModelSession, TokensOfACallWithOtherAnglesAreThoseOfOneAtATime) {
+  Context context(1);
+  for (const char* name : {"phi3_long", "llama_dynamic"}) {
+    const Model model = open_golden(name);
+    const std::vector<int32_t> ids = golden_ids(name, "long.input_ids");
+    const std::span<const int32_t> all(ids);
+    const int64_t vocabulary = model.info().vocab_size;
+    const auto size = static_cast<size_t>(vocabulary);
+    // The original length is 10 tokens.
+    for (const size_t begin : {size_t{7}, size_t{11}}) {
+      Session together, alone;
+      for (Session* const session : {&together, &alone}) {
+        ASSERT_TRUE(Session::create(model, {.capacity = 64}, *session).ok());
+        ASSERT_TRUE(session->append(all.first(begin), {}, context).ok());
+      }
+      std::vector<float> five(5 * size);
+      const Tensor rows(five.data(), {5, vocabulary});
+      ASSERT_TRUE(together.append(all.subspan(begin, 5), rows, context).ok());
+      EXPECT_EQ(together.length(), static_cast<int64_t>(begin) + 5);
+      for (size_t row = 0; row < 5; ++row) {
+        const std::vector<float> expected =
+            logits_after(alone, all.subspan(begin + row, 1), model, context);
+        for (size_t i = 0; i < size; ++i) {
+          ASSERT_NEAR(five[row * size + i], expected[i], 2e-5F) << name << ", token " << row;
+        }
+      }
+    }
+  }
+}
+
 TEST(ModelSession, StepsOfSeveralAreThoseOfEach) {
   Context context(1);
   for (const char* name : kCausal) {

@@ -247,6 +247,7 @@ TEST(Sites, EachFollowsFromThoseBefore) {
 void apply_slowly(const Edit& edit, Numbers& numbers) {
   const Dims& shape = numbers.shape;
   const bool weights = testing::is_weights(edit.site);
+  const bool pattern = weights && edit.site != Site::kScores && edit.site != Site::kCrossScores;
   std::vector<std::vector<int64_t>> lists(static_cast<size_t>(shape.rank()));
   lists[0] = edit.sequences;
   lists[weights ? 2 : 1] = edit.tokens;
@@ -270,7 +271,8 @@ void apply_slowly(const Edit& edit, Numbers& numbers) {
       from += (whole ? place : index) * edit.value.strides[of_value];
     }
     float& number = numbers.data[static_cast<size_t>(offset)];
-    if (number == -INFINITY) continue;
+    // Scores and weights of hidden keys.
+    if (number == -INFINITY || (pattern && number == 0)) continue;
     switch (edit.action) {
       case Edit::Action::kSet:
       case Edit::Action::kReplace:

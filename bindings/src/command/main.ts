@@ -88,12 +88,12 @@ function exitOf(error: unknown, options: Options): readonly [code: number, messa
     // A fault of the package: the stack says where.
     return [exitCodes.failed, failure instanceof Error ? (failure.stack ?? failure.message) : String(failure)];
   }
-  const { code, argument, expected, got } = failure;
+  const { code, expected, got } = failure;
+  const name = failure.argument.replace('metric.', '').replace('decoderInputs', 'decoderIds');
   if (code === 'E_ABORTED') return [exitCodes.interrupted];
-  const isOption = Object.hasOwn(options, argument) && code === 'E_OPTION';
-  const message = isOption ? `${flagOf(argument)}: expected ${expected}, got ${got}` : (error as Error).message;
-  const isWrong = ['E_OPTION', 'E_SHAPE', 'E_FORMAT', 'E_LOAD'].includes(code);
-  return [isWrong ? exitCodes.usage : exitCodes.failed, printable(message, Infinity)];
+  const isFlag = code === 'E_OPTION' && Object.hasOwn(options, name);
+  const message = isFlag ? `${flagOf(name)}: expected ${expected}, got ${got}` : (error as Error).message;
+  return [['E_OPTION', 'E_SHAPE', 'E_FORMAT', 'E_LOAD'].includes(code) ? exitCodes.usage : exitCodes.failed, printable(message, Infinity)];
 }
 
 /** Runs the command. Returns the exit code. */

@@ -21,12 +21,12 @@ export const isChat = (prompt: unknown): prompt is readonly ChatMessage[] =>
   Array.isArray(prompt) && typeof prompt[0] === 'object' && prompt[0] !== null;
 
 /** Copies messages. Throws `E_OPTION`. */
-export function checkChat(prompt: readonly ChatMessage[]): ChatMessage[] {
+export function checkChat(prompt: readonly ChatMessage[], argument = 'prompt'): ChatMessage[] {
   return Array.from(prompt, (message: unknown, at) => {
     const copy = { ...(message as ChatMessage) };
     if (typeof copy.role === 'string' && typeof copy.content === 'string') return copy;
     throw optionError(
-      `prompt[${at}]`,
+      `${argument}[${at}]`,
       'a message, { role, content }, of two texts',
       isObject(message) ? `{ role: ${describe(copy.role)}, content: ${describe(copy.content)} }` : describe(message),
     );

@@ -6,7 +6,7 @@ import { optionError } from '../runtime/errors.js';
 import { checkCallback, checkFlag } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { ModelSource, OpenModelOptions } from '../types/models.js';
-import { type Folder, folderOf } from './folder.js';
+import { cleanPath, type Folder, folderOf } from './folder.js';
 
 export type HubOptions = Pick<OpenModelOptions, 'revision' | 'host' | 'local' | 'onFetch'> & { readonly signal?: AbortSignal | undefined };
 
@@ -38,6 +38,8 @@ export async function findFolder(source: ModelSource, options: HubOptions): Prom
       () => true,
       () => false,
     );
+    const gguf = hubName.exec(address)?.[2] ?? '';
+    if (!isThere && cleanPath(gguf) !== gguf) refuse('source', 'the path of a file below ORG/NAME', address);
     if (!isThere) return (await import('./hub.js')).hubFolder(address, revision, host, options);
   }
   const folder = await folderOf(source, signal);

@@ -120,7 +120,7 @@ export function opened(name: string, source: Blob | Response, signal: AbortSigna
       return status === 404 ? missing : { reason: ok && isPage ? pageError(name) : error };
     }
   }
-  const { stream, bytes } = sourceOf(source, signal);
+  const { stream, bytes } = sourceOf(source, signal, name);
   return { bytes, close: async () => stream?.cancel() };
 }
 
@@ -230,9 +230,7 @@ export async function missingFile(folder: Folder, name: string, { reason }: Abse
   const slash = name.lastIndexOf('/') + 1;
   const names = await folder.list(name.slice(0, slash));
   let got = await folder.problem();
-  if (names.filter((each) => each.endsWith('.safetensors')).length > 1) {
-    got ??= 'several files of weights without model.safetensors.index.json';
-  }
+  if (names.filter((each) => each.endsWith('.safetensors')).length > 1) got ??= 'several files of weights without model.safetensors.index.json';
   for (const [sign, what] of folderSigns) {
     const found = names.find((each) => each === sign || (sign.startsWith('.') && each.endsWith(sign)));
     if (found !== undefined) got ??= `${printable(found)}, ${what}`;

@@ -54,29 +54,25 @@ function checkWithin(value: unknown, argument: string, expected: string, allows:
   throw optionError(argument, expected, String(number));
 }
 
-function checkSeed(value: unknown): Whole64 {
-  if (!Number.isSafeInteger(value) || (value as number) < 0) {
-    throw optionError('seed', 'a whole number from 0 to 2⁵³ − 1', describe(value));
+/** The seed of the prompt at `at` of several. Throws `E_OPTION`. */
+function checkSeed(value: unknown, at: number): Whole64 {
+  if (!Number.isSafeInteger(value) || (value as number) < 0 || !Number.isSafeInteger((value as number) + at)) {
+    throw optionError('seed', `a whole number from 0 to 2⁵³ − ${at + 1}`, describe(value));
   }
-  const seed = value as number;
+  const seed = (value as number) + at;
   return { low: (seed % 2 ** 32) as Uint32, high: Math.floor(seed / 2 ** 32) as Uint32 };
 }
 
 /** Divides `stop` into texts and ids. Throws `E_OPTION`. */
-function checkStop(value: unknown): { texts: string[]; ids: number[] } {
-  const all: unknown = Array.isArray(value) ? value.slice(0, mostStops) : (value ?? []);
-  const isStop = (each: unknown): boolean => Number.isInteger(each) || (typeof each === 'string' && each !== '');
-  if (!Array.isArray(all) || !all.every(isStop)) {
-    const wrong: unknown = Array.isArray(all) ? all.find((each) => !isStop(each)) : all;
-    throw optionError('stop', 'an array of texts and token ids', describe(wrong));
-  }
-  if ((value as unknown[] | undefined)?.length !== all.length && value !== undefined) {
-    throw optionError('stop', `at most ${mostStops} entries`, 'more');
-  }
-  return {
-    texts: all.filter((each): each is string => typeof each === 'string'),
-    ids: all.filter((each): each is number => typeof each === 'number'),
-  };
+function checkStop(value: unknown, vocabSize: number): { texts: string[]; ids: number[] } {
+  if (!Array.isArray(value)) throw optionError('stop', 'an array of texts and token ids', describe(value));
+  if (value.length > mostStops) throw optionError('stop', `at most ${mostStops} entries`, String(value.length));
+  const isId = (each: unknown): each is number => Number.isInteger(each) && (each as number) >= 0 && (each as number) < vocabSize;
+  const isText = (each: unknown): each is string => typeof each === 'string' && each !== '';
+  const all = Array.from(value as unknown[]);
+  const wrong = all.findIndex((each) => !isId(each) && !isText(each));
+  if (wrong < 0) return { texts: all.filter(isText), ids: all.filter(isId) };
+  throw optionError('stop', `an array of texts and token ids, 0 to ${vocabSize - 1}`, `${describe(all[wrong])} at [${wrong}]`);
 }
 
 /** The options of a search with beams; undefined without. Throws `E_OPTION`. */
@@ -131,19 +127,20 @@ function entriesOfList(value: unknown, argument: string): unknown[] {
   throw optionError(argument, 'an array of arrays of token ids', describe(value));
 }
 
-/** See {@link Model.generate} of types/models.ts. Throws for wrong options at once. */
+/** See {@link Model.generate} of types/models.ts. Throws for wrong options at once. `group`: of several prompts, of which this is the one at `at`. */
 export function generate(
   engine: ModelEngine,
   parts: ModelParts,
   info: ModelInfo,
   prompt: ChatInput,
   given: GenerateOptions,
-  group?: Group,
+  { group, at = 0 }: { readonly group?: Group; readonly at?: number } = {},
 ): AsyncGenerator<GeneratedToken, void, undefined> {
   const options = readOptions(given, generateNames, 'generate');
   const { signal } = options;
   checkSignal(signal);
-  const stop = checkStop(options.stop);
+  const stop = checkStop(options.stop ?? [], info.vocabSize);
+  const named = group === undefined ? 'prompt' : `prompts[${at}]`;
   const cache = dtypes[checkChoice(options.cacheType ?? 'f32', namesOf(dtypes), 'cacheType')];
   const topTokens = checkUpTo(options.topTokens ?? 0, 'topTokens', 0, 100);
   const asked = options.maxNewTokens === undefined ? undefined : checkMost(options.maxNewTokens);
@@ -175,12 +172,10 @@ export function generate(
       'a finite number above 0',
       (value) => value > 0,
     ),
-    seed: checkSeed(options.seed ?? 0),
+    seed: checkSeed(options.seed ?? 0, at),
   };
-  if (info.output !== 'languageModel' || !info.causal) {
-    throw optionError('model', 'a causal language model', info.modelType);
-  }
-  const asIds = readPrompt(parts, prompt, options, reader);
+  if (info.output !== 'languageModel' || !info.causal) throw optionError('model', 'a causal language model', info.modelType);
+  const asIds = readPrompt(parts, prompt, options, reader, named);
   const decoderIds = encoder && decoderInputOf(options.decoderInput, info);
   return steps();
 

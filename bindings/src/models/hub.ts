@@ -47,18 +47,21 @@ function diskStore(files: FileSystem): Store {
   };
 }
 
-/** Keeps in memory what the page may not keep otherwise, or has no room for. */
 function pageStore(): Store {
-  const memory = new Map<string, Blob>();
   // Pages without HTTPS have no `caches`, and those of an opaque origin may not open one.
   const cache = (async () => caches.open('multihead'))().catch(() => undefined);
   return {
-    get: async (key) => memory.get(key) ?? (await (await cache)?.match(key))?.blob(),
-    async put(key, bytes) {
-      const blob = new Blob([bytes]);
-      const keep = async (): Promise<void> => ((await cache) as Cache).put(key, new Response(blob));
-      await keep().catch(() => memory.set(key, blob));
-    },
+    get: async (key) => (await (await cache)?.match(key))?.blob(),
+    put: async (key, bytes) => ((await cache) as Cache).put(key, new Response(new Blob([bytes]))),
+  };
+}
+
+/** Keeps in memory what a store may not keep, or has no room for. */
+function withMemory({ get, put }: Store): Store {
+  const memory = new Map<string, Blob>();
+  return {
+    get: async (key) => memory.get(key) ?? get(key),
+    put: (key, bytes) => put(key, bytes).catch(() => void memory.set(key, new Blob([bytes]))),
   };
 }
 
@@ -69,7 +72,7 @@ export function hubFolder(source: string, revision: string, host: string, { loca
   const [, name, gguf] = hubName.exec(source) as unknown as [string, string, string?];
   const address = `${host.replace(/\/+$/, '')}/${name}`;
   const files = nodeFiles();
-  const store = files === undefined ? pageStore() : diskStore(files);
+  const store = withMemory(files === undefined ? pageStore() : diskStore(files));
   const stop = new AbortController();
   const onAbort = (): void => stop.abort(signal?.reason);
   signal?.addEventListener('abort', onAbort, { once: true });
@@ -159,11 +162,13 @@ export function hubFolder(source: string, revision: string, host: string, { loca
     async open(file): Promise<OpenFile | Absent> {
       const at = await (commit ??= findCommit());
       const key = `${address}/${encodeURIComponent(at)}/${encoded(file)}~`;
-      let kept = JSON.parse((await (await store.get(key))?.text()) || 'null') as Kept | Absent | null;
-      if (kept === null || (kept as Kept).size === undefined) {
+      // Another program may have cut it.
+      const record = async (): Promise<Kept> => JSON.parse((await (await store.get(key))?.text()) ?? '') as Kept;
+      let kept: Kept | Absent | undefined = await record().catch(() => undefined);
+      if (kept?.size === undefined) {
         const url = `${address}/resolve/${encodeURIComponent(at)}/${encoded(file)}`;
         if (local) return { reason: unread(url, 'none that is kept, and local: true forbids to fetch it') };
-        kept = await download(file, url, key, (kept as Kept | null) ?? undefined);
+        kept = await download(file, url, key, kept);
         if ('reason' in kept) return kept;
       }
       const { size } = kept as { size: number };

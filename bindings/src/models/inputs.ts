@@ -14,12 +14,14 @@ export function entriesOf(value: ArrayLike<unknown>, argument: string): unknown[
   throw optionError(argument, `at most ${mostEntries} entries`, String(value.length));
 }
 
-/** Copies what a caller may change after its call: arrays, also inside of arrays and plain objects. Others stay as they are. */
-export function copied(value: unknown, depth = 4): unknown {
+/** Copies what a caller may change after its call: arrays, also inside of arrays and plain objects, and tensors. Others stay as they are. */
+export function copied(value: unknown, depth = 8): unknown {
   if (typeof value !== 'object' || value === null || depth === 0) return value;
   if (typedArrayName(value) !== undefined) return pristine(value as Float32Array).slice();
   const copyOf = (each: unknown): unknown => copied(each, depth - 1);
   if (Array.isArray(value)) return value.length <= mostEntries ? Array.from(value, copyOf) : value;
+  const { data, shape, disposed } = value as { data?: unknown; shape?: unknown; disposed?: unknown };
+  if (disposed === false && shape !== undefined) return { data: copyOf(data), shape };
   if (Object.getPrototypeOf(value) !== Object.prototype) return value;
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, copyOf(each)]));
 }
@@ -29,9 +31,9 @@ export const textOrIds = 'a text, an Int32Array or an array of token ids';
 
 /** Copies whole numbers from 0 to below `end`: token ids, or types of tokens. Throws `E_OPTION`. */
 export function checkIds(value: unknown, argument: string, end = 2 ** 31, kinds = 'an Int32Array or an array of whole numbers'): Int32Array {
-  const isArray = value instanceof Int32Array || Array.isArray(value);
-  if (!isArray) throw optionError(argument, kinds, describe(value));
-  const ids = entriesOf(value as ArrayLike<unknown>, argument);
+  const isInts = typedArrayName(value) === 'Int32Array';
+  if (!isInts && !Array.isArray(value)) throw optionError(argument, kinds, describe(value));
+  const ids = entriesOf(isInts ? pristine(value as Int32Array) : (value as unknown[]), argument);
   const wrong = ids.findIndex((id) => !(Number.isInteger(id) && (id as number) >= 0 && (id as number) < end));
   if (wrong < 0) return Int32Array.from(ids as number[]);
   throw optionError(argument, `whole numbers from 0 to ${end - 1}`, `${describe(ids[wrong])} at [${wrong}]`);
@@ -49,6 +51,8 @@ export function checkScales(value: unknown, { numLayers, numHeads, encoder }: Mo
   if (value === undefined) return undefined;
   if (typedArrayName(value) !== 'Float32Array') throw optionError(argument, 'a Float32Array', describe(value));
   const scales = pristine(value as Float32Array).slice();
+  const wrong = scales.find((scale) => !Number.isFinite(scale));
+  if (wrong !== undefined) throw optionError(argument, 'finite numbers', String(wrong));
   const count = numLayers * numHeads;
   if (scales.length === count || (encoder && scales.length === 2 * count)) return scales;
   const expected = encoder ? `${count} or ${2 * count} numbers, one or two` : `${count} numbers, one`;

@@ -18,7 +18,6 @@ import { checkIds, checkScales, checkTokens, copied, copyImage, textOrIds } from
 import type { ModelParts } from './parts.js';
 import { shapeOf } from './core/sites.js';
 import { checkParts, named, readEdits, readPlaces } from './sites.js';
-import type { Group } from './together.js';
 import { encodeText, textOf } from './tokenizer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput', 'encoderLastHiddenState'] as const;
@@ -34,6 +33,20 @@ const runNames = { capture: plain, logits: plain, ...inputNames } satisfies Name
 const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<undefined>>;
 
 const analysisNames = ['lens', 'logProbs', 'measure', 'logitAttribution', 'patch', 'attributionPatch', 'ablate', 'gradients'] as const;
+
+async function completed(steps: AsyncGenerator<GeneratedToken>): Promise<Completion> {
+  const ids: number[] = [];
+  let text = '';
+  let accepted = 0;
+  let finishReason: FinishReason = 'length';
+  for await (const step of steps) {
+    ids.push(step.token);
+    text += step.text;
+    accepted += Number(step.accepted);
+    finishReason = step.finishReason ?? finishReason;
+  }
+  return { text, ids, accepted, finishReason };
+}
 
 /** True for several prompts: an array of numbers is one, and so is one of messages. */
 const areMany = (prompt: ChatInput | readonly ChatInput[]): prompt is readonly ChatInput[] =>
@@ -139,42 +152,23 @@ export class OpenedModel implements Model {
   complete(prompts: readonly ChatInput[], options?: GenerateOptions): Promise<Completion[]>;
   complete(prompt: ChatInput, options?: GenerateOptions): Promise<Completion>;
   async complete(prompt: ChatInput | readonly ChatInput[], options: GenerateOptions = {}): Promise<Completion | Completion[]> {
-    if (!areMany(prompt)) return this.#complete(prompt, options);
-    const prompts = [...prompt];
+    if (!areMany(prompt)) return completed(this.generate(prompt, options));
+    this.#engine.assertLive();
+    const { Group, generate, mostTogether } = this.#generator;
+    const group = new Group(this.#engine);
+    // Each copies what it is given before the first one runs.
+    const texts = Array.from(prompt, (each, at) => generate(this.#engine, this.#parts, this.info, each, options, { group, at }));
+    // An error of one closes the list, and the others end with what they have begun.
+    const waiting = (function* () {
+      yield* texts.entries();
+    })();
     const all: Completion[] = [];
-    const group = new this.#generator.Group(this.#engine);
-    let next = 0;
     const run = async (): Promise<void> => {
-      while (next < prompts.length) {
-        const at = next;
-        next += 1;
-        try {
-          all[at] = await this.#complete(prompts[at] as ChatInput, { ...options, seed: (options.seed ?? 0) + at }, group);
-        } catch (error) {
-          // The others end with what they have begun.
-          next = prompts.length;
-          throw error;
-        }
-      }
+      for (const [at, steps] of waiting) all[at] = await completed(steps);
     };
-    const runs = await Promise.allSettled(Array.from({ length: Math.min(this.#generator.mostTogether, prompts.length) }, run));
+    const runs = await Promise.allSettled(Array.from({ length: Math.min(mostTogether, texts.length) }, run));
     for (const each of runs) if (each.status === 'rejected') throw each.reason;
     return all;
-  }
-
-  async #complete(prompt: ChatInput, options: GenerateOptions, group?: Group): Promise<Completion> {
-    this.#engine.assertLive();
-    const ids: number[] = [];
-    let text = '';
-    let accepted = 0;
-    let finishReason: FinishReason = 'length';
-    for await (const step of this.#generator.generate(this.#engine, this.#parts, this.info, prompt, options, group)) {
-      ids.push(step.token);
-      text += step.text;
-      accepted += Number(step.accepted);
-      finishReason = step.finishReason ?? finishReason;
-    }
-    return { text, ids, accepted, finishReason };
   }
 
   embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
@@ -284,6 +278,10 @@ export class OpenedModel implements Model {
   /** The script of the analyses is loaded with the first one, and until then the caller may change its arrays. */
   async #analyze<N extends keyof ModelAnalyses>(name: N, given: Parameters<ModelAnalyses[N]>): Promise<Awaited<ReturnType<ModelAnalyses[N]>>> {
     const copies = copied(given) as readonly unknown[];
+    this.#engine.assertLive();
+    const { output, causal, encoder, modelType } = this.info;
+    if (output !== 'languageModel' || !causal) throw optionError('model', 'a causal language model', modelType);
+    if (encoder !== undefined && name !== 'ablate') throw optionError('model', 'a causal language model without an encoder', modelType);
     const { Analyses } = await import('./analyses.js');
     const analyses = new Analyses(this.#engine, this.#parts, (input, argument, options) => this.#sequence(input, argument, options));
     return (analyses[name] as (...args: readonly unknown[]) => Promise<Awaited<ReturnType<ModelAnalyses[N]>>>)(...copies);
@@ -364,7 +362,8 @@ export class OpenedModel implements Model {
   /** Text or token ids. */
   async #sequence(input: unknown, argument: string, options: Pick<InputOptions, 'pair' | 'addSpecialTokens'> = {}): Promise<Batch> {
     this.#engine.assertLive();
-    const { maxTokens, tokenTypes, vocabSize, causal } = this.#reader;
+    const { maxTokens, tokenTypes, vocabSize, causal, takesPixels, modelType } = this.#reader;
+    if (takesPixels) throw optionError('pixels', `the pixels of an image for ${modelType}, or an image`, 'neither');
     if (typeof input !== 'string') {
       if (options.pair !== undefined) throw optionError('pair', 'none beside token ids', 'a text');
       const ids = checkIds(input, argument, vocabSize, textOrIds);
@@ -401,12 +400,8 @@ export class OpenedModel implements Model {
       tokenClassification: [1, tokens, info.numLabels],
       questionAnswering: [1, tokens, info.numLabels],
     };
-    if (wanted.includes('logits') && info.output === 'none') {
-      throw optionError('logits', 'a model with logits', `${info.modelType} without`);
-    }
-    if (wanted.includes('poolerOutput') && !info.hasPooler) {
-      throw optionError('poolerOutput', 'a model with a pooler', `${info.modelType} without`);
-    }
+    if (wanted.includes('logits') && info.output === 'none') throw optionError('logits', 'a model with logits', `${info.modelType} without`);
+    if (wanted.includes('poolerOutput') && !info.hasPooler) throw optionError('poolerOutput', 'a model with a pooler', `${info.modelType} without`);
     const source = batch.source?.length;
     if (wanted.includes('encoderLastHiddenState') && source === undefined) {
       throw optionError('encoderLastHiddenState', 'a model with an encoder and a decoder', info.modelType);

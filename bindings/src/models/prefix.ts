@@ -73,14 +73,15 @@ export function readPrompt(
   prompt: ChatInput,
   options: EncodeOptions,
   reader: ModelInfo,
+  named = 'prompt',
 ): Int32Array | (() => Promise<Int32Array>) {
   const checked = (given: unknown, argument: string): Int32Array => {
     const ids = checkIds(given, argument, reader.vocabSize, 'a text, messages, an Int32Array or an array of token ids');
-    checkTokens(ids.length, reader.maxTokens, 'prompt');
+    checkTokens(ids.length, reader.maxTokens, named);
     return ids;
   };
-  const text = isChat(prompt) ? checkChat(prompt) : prompt;
-  if (typeof text !== 'string' && !isChat(text)) return checked(text, 'prompt');
+  const text = isChat(prompt) ? checkChat(prompt, named) : prompt;
+  if (typeof text !== 'string' && !isChat(text)) return checked(text, named);
   return async () => checked((await encodePrompt(parts, text, options, reader)).ids, 'tokenizer');
 }
 

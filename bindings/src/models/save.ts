@@ -7,6 +7,7 @@ import { bytesPerElement } from '../runtime/memory.js';
 import { elements } from '../runtime/shape.js';
 import { headerOf } from '../safetensors/write.js';
 import type { Model, ModelFile, SaveModelOptions } from '../types/models.js';
+import { parseObject } from './config.js';
 import { onThisThread } from './core/model.js';
 import { insideOf } from './model.js';
 
@@ -18,7 +19,7 @@ const saveNames = { dtype: plain } satisfies Names<SaveModelOptions>;
 /**
  * Saves a model: the files of a folder that {@link OpenModel} and transformers open. The tensors have the names and shapes of the
  * files that the model was opened from, in one `model.safetensors`; one more is beside each Dense module of a sentence-transformer.
- * `config.json` says the new type. The other texts are those that openModel() has read: `tokenizer.json` is among them unless a
+ * `config.json` says the new type, without groups. The other texts are those that openModel() has read: `tokenizer.json` is among them unless a
  * `tokenizer` was given. Weights of `int8` and `int4` become the numbers that they stand for, except with `dtype: 'asInMemory'`: then
  * their rows are tensors of I8, which openModel() and the C++ library use as they are, and other libraries do not know.
  *
@@ -58,11 +59,14 @@ export function saveModel(model: Model, given: SaveModelOptions = {}): ModelFile
     return new File([headerOf(own, { format: 'pt' }), ...data], file);
   });
   const texts = [...parts.texts].filter(([name]) => !name.endsWith('.safetensors.index.json'));
-  return [...texts.map(([name, text]) => new File([name === config && typeNames[dtype] ? typed(text, typeNames[dtype]) : text], name)), ...weights];
+  return [...texts.map(([name, text]) => new File([name === config ? typed(text, typeNames[dtype]) : text], name)), ...weights];
 }
 
-/** config.json with another type of the weights, by which transformers reads them; all else stays as it is written. */
-function typed(text: string, type: string): string {
+/** config.json with another type of the weights, by which transformers reads them, and without groups, which are numbers now; all else stays. */
+function typed(given: string, type: string | undefined): string {
+  const { quantization, quantization_config: groups, ...rest } = parseObject('config.json', given);
+  const text = (quantization ?? groups ?? null) === null ? given : JSON.stringify(rest, undefined, 2);
+  if (type === undefined) return text;
   const types = /"(torch_dtype|dtype)"(\s*:\s*)(?:"[^"\\]*"|null)/g;
   if (!types.test(text)) return text.replace('{', `{\n  "torch_dtype": "${type}",`);
   return text.replace(types, (_, name: string, colon: string) => `"${name}"${colon}"${type}"`);

@@ -94,9 +94,7 @@ export function readEdits(given: unknown, engine: ModelEngine, option = 'edits')
     const edit = each as Capture & { readonly tokens?: unknown } & Readonly<Record<string, unknown>>;
     const names = actionNames.filter((name) => edit[name] !== undefined);
     const [name] = names;
-    if (name === undefined || names.length > 1) {
-      throw optionError(argument, `one of ${actionNames.join(', ')}`, names.join(' and ') || 'none');
-    }
+    if (name === undefined || names.length > 1) throw optionError(argument, `one of ${actionNames.join(', ')}`, names.join(' and ') || 'none');
     const value = numbersOf(edit[name], `${argument}.${name}`);
     if (name === 'scale' && value.shape.length > 0) throw optionError(`${argument}.scale`, 'a number', describe(edit[name]));
     const factor = value.data[0] ?? 0;

@@ -37,7 +37,7 @@ export async function abortable<T>(promise: Promise<T>, signal: AbortSignal | un
     signal.addEventListener('abort', onAbort, { once: true });
   });
   try {
-    return await Promise.race([promise, aborted]);
+    return await Promise.race([aborted, promise]);
   } finally {
     signal.removeEventListener('abort', onAbort);
   }

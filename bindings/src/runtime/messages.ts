@@ -12,7 +12,7 @@ export function sentencesOf(error: CoreError, more: readonly ErrorTables[]): Mul
   const { text, real, shape, given } = error;
   const textOf = (table: keyof ErrorTables, at: number): string => [coreTables, ...more].map((part) => part[table][at]).find(Boolean) ?? '';
   const [expected = '', got = '', sentence = ''] = [0, 1, 2].map((part) => textOf('messages', 3 * error.message + part));
-  const argument = error.ownArgument || textOf('names', error.argument);
+  const argument = error.ownArgument.replace(/^source_edits/, 'encoderEdits') || textOf('names', error.argument);
   const letters = textOf('axes', error.axes);
   const numbers = [error.number0, error.number1, error.number2, error.number3];
   const values: Readonly<Record<string, () => string>> = {

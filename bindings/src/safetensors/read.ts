@@ -67,9 +67,7 @@ export function headerLength(begin: Uint8Array, size: number): number {
   const kind = isLong && padded.getUint8(3) !== 0 ? kindOfFile(begin) : undefined;
   if (kind !== undefined) throw formatError('safetensors', 'a safetensors file', kind);
   if (begin.length < lengthBytes) throw formatError('safetensors', `at least ${lengthBytes} bytes`, `${begin.length}`);
-  if (bytes > mostHeaderBytes) {
-    throw formatError('safetensors header', `at most ${mostHeaderBytes} bytes`, `${bytes}: this is no safetensors file`);
-  }
+  if (bytes > mostHeaderBytes) throw formatError('safetensors header', `at most ${mostHeaderBytes} bytes`, `${bytes}: this is no safetensors file`);
   if (bytes > left) throw formatError('safetensors header', `${bytes} bytes`, `${left}${cutOff}`);
   return bytes;
 }
@@ -117,9 +115,7 @@ function parseHeader(encoded: Uint8Array): Record<string, unknown> {
     const got = error instanceof Error ? error.message : String(error);
     throw formatError(header, 'a JSON object in UTF-8', got);
   }
-  if (!isObject(json) || !text.startsWith('{')) {
-    throw formatError(header, 'a JSON object from its first byte on', inWords(json));
-  }
+  if (!isObject(json) || !text.startsWith('{')) throw formatError(header, 'a JSON object from its first byte on', inWords(json));
   const twice = repeatedKey(text);
   if (twice !== undefined) throw formatError(header, 'every name once in its object', `${inWords(twice)} twice`);
   return json;
@@ -164,9 +160,7 @@ function readMetadata(value: unknown): Record<string, string> {
   if (value === undefined || value === null) return metadata;
   if (!isObject(value)) throw formatError(metadataName, 'an object of texts', inWords(value));
   for (const [name, text] of Object.entries(value)) {
-    if (typeof text !== 'string' || !isUnicode(name + text)) {
-      throw formatError(metadataName, `a text under ${inWords(name)}`, inWords(text));
-    }
+    if (typeof text !== 'string' || !isUnicode(name + text)) throw formatError(metadataName, `a text under ${inWords(name)}`, inWords(text));
     metadata[name] = text;
   }
   return metadata;

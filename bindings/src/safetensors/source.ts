@@ -31,10 +31,10 @@ export async function openHeader(bytes: Bytes, begin?: Uint8Array) {
 
 export const refused = (expected: string, got: string): MultiheadError => optionError('source', expected, got);
 
-/** Throws `E_OPTION` for another kind of source, `E_LOAD` for a response with an HTTP error. */
-export function sourceOf(source: unknown, signal: AbortSignal | undefined) {
+/** Throws `E_OPTION` for another kind of source, `E_LOAD` for a response with an HTTP error. `name`: of the file, for errors. */
+export function sourceOf(source: unknown, signal: AbortSignal | undefined, name = 'source') {
   const stream = isResponse(source) ? streamOf(source, signal) : undefined;
-  return { stream, bytes: guarded(stream ?? blobBytes(source), signal) };
+  return { stream, bytes: guarded(stream ?? blobBytes(source), signal, name) };
 }
 
 const isResponse = (source: unknown): source is Response => typeof Response === 'function' && source instanceof Response;
@@ -108,7 +108,7 @@ export const unread = (argument: string, reason: unknown): MultiheadError =>
   });
 
 /** Turns failures into `E_LOAD`, and an aborted signal into `E_ABORTED`. */
-function guarded({ size, read }: Bytes, signal: AbortSignal | undefined): Bytes {
+function guarded({ size, read }: Bytes, signal: AbortSignal | undefined, name: string): Bytes {
   return {
     size,
     async read(offset, count) {
@@ -116,7 +116,7 @@ function guarded({ size, read }: Bytes, signal: AbortSignal | undefined): Bytes 
       try {
         return await abortable(read(offset, count), signal, 'openSafetensors');
       } catch (error) {
-        throw error instanceof MultiheadError ? error : unread('source', error);
+        throw error instanceof MultiheadError ? error : unread(name, error);
       }
     },
   };

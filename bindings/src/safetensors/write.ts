@@ -46,9 +46,7 @@ export function writeSafetensors(tensors: SafetensorsSource, options: WriteSafet
 }
 
 function checkTensor(name: string, value: unknown): SafetensorsTensor {
-  if (name === metadataName || !isUnicode(name)) {
-    throw optionError('name', `one in Unicode other than ${metadataName}`, quoted(name));
-  }
+  if (name === metadataName || !isUnicode(name)) throw optionError('name', `one in Unicode other than ${metadataName}`, quoted(name));
   const core = coreOf(value);
   if (core !== undefined) {
     core.assertLive(name);
@@ -135,9 +133,7 @@ export function headerOf(tensors: readonly Stored[], metadata: Readonly<Record<s
   }
   const text = toUtf8(JSON.stringify(Object.fromEntries(entries)));
   const length = Math.ceil(text.length / 8) * 8;
-  if (length > mostHeaderBytes) {
-    throw optionError('tensors', `a header of at most ${mostHeaderBytes} bytes`, `${length} bytes of names and metadata`);
-  }
+  if (length > mostHeaderBytes) throw optionError('tensors', `a header of at most ${mostHeaderBytes} bytes`, `${length} bytes of names and metadata`);
   const header = new Uint8Array(lengthBytes + length).fill(0x20);
   new DataView(header.buffer).setBigUint64(0, BigInt(length), true);
   header.set(text, lengthBytes);

@@ -36,7 +36,7 @@ export interface ModelArray {
 /** Options of a pass. Arrays, also of token ids, are copied when the call is made: the caller may change them after it. */
 export interface PassOptions {
   /**
-   * Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. An encoder–decoder model also takes twice as many:
+   * Factor on the output of each head, (numLayers · numHeads) finite numbers; 0 mutes a head. An encoder–decoder model also takes twice as many:
    * then those of cross-attention follow. Default all 1.
    */
   readonly headScales?: Float32Array | undefined;

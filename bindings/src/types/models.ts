@@ -29,7 +29,7 @@ export type ModelFile = PlatformBlob & {
  * `model.safetensors.index.json` lists, and `tokenizer.json` where text is used; the files of sentence-transformers for
  * embed(). One of
  * - its name on the hub, `ORG/NAME`. Its files are fetched once for each commit, and kept: in the Cache API of a page, in Node below
- *   `multihead` in `XDG_CACHE_HOME` or `~/.cache`. One small request asks for the commit of the revision; without a network the last
+ *   `multihead` in `XDG_CACHE_HOME` or `~/.cache`, else in memory. One small request asks for the commit of the revision; without a network the last
  *   one is opened. A file that broke off goes on where it ended at the next call.
  * - a path in Node, which counts before a name if it exists. In a page, a relative address begins with a dot or a slash.
  * - the URL below which all files can be fetched, such as `https://example.org/model`; a query such as `?sig=…` is put behind the

@@ -125,9 +125,7 @@ Status validate_weights(const MultiHeadAttentionConfig& config,
   }
   for (const AttentionParameter& p : attention_parameters(config)) {
     const ConstTensor& tensor = weights.*p.member;
-    if (!p.exists && tensor.given()) {
-      return option_error(p.argument, Message::kNotInConfig);
-    }
+    if (!p.exists && tensor.given()) return option_error(p.argument, Message::kNotInConfig);
     if (!tensor.given() && (!p.exists || p.optional())) continue;
     MULTIHEAD_TRY(engine::validate_exact(p.argument, p.axes, tensor, p.shape));
   }

@@ -158,9 +158,7 @@ Status validate_latent_config(const MultiHeadAttentionConfig& c) {
 
 Status validate_latent_options(const MultiHeadAttentionConfig& c, const AttentionOptions& options) {
   if (c.kv_latent_dim == 0) return {};
-  if (options.qk_norm.given()) {
-    return option_error(Name::kQkNorm, Message::kNormWithLatent);
-  }
+  if (options.qk_norm.given()) return option_error(Name::kQkNorm, Message::kNormWithLatent);
   if (options.rope.given() && c.rope_head_dim == 0) {
     return option_error(Name::kRope, Message::kRopeWithLatent);
   }

@@ -41,9 +41,7 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
   MULTIHEAD_TRY(validate_exact(Name::kKRope, Axes::kKRope, in.k_rope, {s.batch, s.keys, s.rope}));
   MULTIHEAD_TRY(validate_exact(Name::kWUk, Axes::kWUk, in.w_uk, {s.heads, s.nope, s.rank}));
   MULTIHEAD_TRY(validate_exact(Name::kWUv, Axes::kWUv, in.w_uv, {s.heads, s.value, s.rank}));
-  if (options.rope.given()) {
-    return option_error(Name::kRope, Message::kRotatedAlready);
-  }
+  if (options.rope.given()) return option_error(Name::kRope, Message::kRotatedAlready);
   if (options.qk_norm.given()) return option_error(Name::kQkNorm, Message::kNone);
   if (!outputs.captures.empty()) return option_error(Name::kCaptures, Message::kNone);
   if (outputs.dropout_mask.given()) return option_error(Name::kDropoutMask, Message::kNone);

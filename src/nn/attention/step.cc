@@ -47,9 +47,7 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
                                 MultiHeadAttentionCache& cache, Trace* trace,
                                 Context& context) const {
   return engine::memory_guard([&]() -> Status {
-    if (!nn::has_weights(weights_)) {
-      return option_error(Name::kModule, Message::kLoadedOrUsed);
-    }
+    if (!nn::has_weights(weights_)) return option_error(Name::kModule, Message::kLoadedOrUsed);
     if (cache.layer_ != id_) {
       return option_error(Name::kCache,
                           cache.layer_ == 0 ? Message::kCacheNotCreated : Message::kCacheOfAnother);

@@ -30,7 +30,7 @@ struct View {
   Tensor array;
   Site site;
 
-  bool is_scores() const { return site == Site::kScores || site == Site::kCrossScores; }
+  bool is_pattern() const { return site == Site::kPattern || site == Site::kCrossPattern; }
   bool is_weights() const { return kWeighting.has(site) || kCrossWeighting.has(site); }
   bool has_heads() const {
     constexpr Site kOfHeads[] = {Site::kQ,      Site::kK,      Site::kV,      Site::kZ,
@@ -55,12 +55,13 @@ Strides strides_of(const ConstTensor& tensor, const View& view) {
   return {from_right(3), from_right(1), from_right(2), from_right(0)};
 }
 
-// Changes a row. Returns false if a number became infinite. Hidden scores stay hidden.
-bool change_row(const Edit& edit, const float* value, int64_t step, bool scores, float* row,
+// Changes a row. Returns false if a number became infinite. Scores and weights of hidden keys,
+// which are -infinity, stay it.
+bool change_row(const Edit& edit, const float* value, int64_t step, bool weights, float* row,
                 int64_t width) {
   bool finite = true;
   for (int64_t i = 0; i < width; ++i) {
-    if (scores && row[i] == kHidden) continue;
+    if (weights && row[i] == kHidden) continue;
     const float given = value == nullptr ? 0.0F : value[i * step];
     switch (edit.action) {
       case Edit::Action::kSet:
@@ -107,7 +108,7 @@ bool apply(const Edit& edit, const View& view, int64_t first_token) {
                                                 (whole ? head : h) * from.head;
         float* const row = view.array.data + b * strides[0] + head * strides[1] +
                            (token - first_token) * strides[2];
-        finite &= change_row(edit, value, from.number, view.is_scores(), row, shape[3]);
+        finite &= change_row(edit, value, from.number, view.is_weights(), row, shape[3]);
       }
     }
   }
@@ -139,20 +140,24 @@ Status change_and_copy(const Probe& probe, const View& view) {
             "NaN or an infinity in " + std::string(name_of(view.site)) + " of layer " +
                 std::to_string(probe.layer) + " after edit " + std::to_string(at)};
   }
+  if (view.is_pattern()) {
+    const Tensor& weights = view.array;
+    std::replace(weights.data, weights.data + weights.shape.elements(), kHidden, 0.0F);
+  }
   for (const Capture& capture : probe.captures) {
     if (capture.site == view.site && capture.layer == probe.layer) copy(capture, view);
   }
   return {};
 }
 
-// Scores (rows, keys) become weights, in place. A row that sees no key has weights of 0.
+// Scores (rows, keys) become weights, in place. Those of hidden keys stay -infinity.
 void softmax(float* scores, int64_t rows, int64_t keys) {
   for (int64_t row = 0; row < rows; ++row, scores += keys) {
     const float most = keys == 0 ? kHidden : *std::max_element(scores, scores + keys);
     double sum = 0;
     for (int64_t key = 0; key < keys; ++key) {
-      const double weight =
-          most == kHidden ? 0.0 : std::exp(static_cast<double>(scores[key] - most));
+      if (scores[key] == kHidden) continue;
+      const double weight = std::exp(static_cast<double>(scores[key] - most));
       scores[key] = static_cast<float>(weight);
       sum += weight;
     }

@@ -112,9 +112,7 @@ class HeaderParser final : public json::json_sax_t {
   bool start_object(size_t /*size*/) override {
     names_.emplace_back();
     if (places_.empty()) return enter(Place::kHeader);
-    if (place() == Place::kHeader && name_ == kSafetensorsMetadata) {
-      return enter(Place::kMetadata);
-    }
+    if (place() == Place::kHeader && name_ == kSafetensorsMetadata) return enter(Place::kMetadata);
     if (place() == Place::kHeader) {
       tensors.emplace_back().name = name_;
       has_shape_ = has_offsets_ = false;
@@ -286,9 +284,7 @@ Status parse_safetensors_file(std::span<const std::byte> file, std::vector<Heade
       !text.substr(std::min(static_cast<size_t>(kPrefix), text.size())).starts_with('{')) {
     // The fourth byte of a header's length is 0 unless the header has 16 MB.
     const std::string_view kind = text.size() > 3 && text[3] != 0 ? kind_of_file(text) : "";
-    if (!kind.empty()) {
-      return format_error("safetensors", "a safetensors file", std::string(kind));
-    }
+    if (!kind.empty()) return format_error("safetensors", "a safetensors file", std::string(kind));
   }
   if (file.size() < kPrefix) {
     return format_error("safetensors", "at least 8 bytes", std::to_string(file.size()));

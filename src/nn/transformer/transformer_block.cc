@@ -158,9 +158,7 @@ Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames n
 
 Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDict& dict,
                                          ParameterNames names, const nn::Loading& loading) {
-  if (block.config_.attention.embed_dim == 0) {
-    return option_error(Name::kBlock, Message::kCreated);
-  }
+  if (block.config_.attention.embed_dim == 0) return option_error(Name::kBlock, Message::kCreated);
   MULTIHEAD_TRY(nn::validate_names(names, block.config_.attention));
   // Loads a copy, so that an error leaves this block unchanged.
   TransformerBlock loaded = block;

@@ -103,9 +103,7 @@ Status validate_call(const TransformerConfig& config, std::span<const int32_t> t
   if (config.max_positions > 0 && positions > config.max_positions) {
     return option_error(Name::kTokens, Message::kMaxPositions, config.max_positions, positions);
   }
-  if (options.attention.causal.given()) {
-    return option_error(Name::kCausal, Message::kCausalOfModel);
-  }
+  if (options.attention.causal.given()) return option_error(Name::kCausal, Message::kCausalOfModel);
   return {};
 }
 

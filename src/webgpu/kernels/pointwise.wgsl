@@ -21,6 +21,7 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
     case 4u: { v *= y[at]; }
     case 5u: { v = select(v, y[at], z[p.z_first + row * p.z_stride + c] != 0.0); }
     case 6u: { if (c >= p.each) { v = 0.0; } }
+    case 7u: { v = select(y[at], 0.0, bitcast<u32>(z[p.z_first + row * p.z_stride + c]) == 0xff800000u); }
     default: {}
   }
   y[at] = v;

@@ -2,6 +2,7 @@
 
 import * as wire from '../../generated/wire.js';
 import type { Block } from '../../runtime/memory.js';
+import { disposedError } from '../../runtime/errors.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Int32, Int64 } from '../../types/wire.js';
@@ -15,6 +16,7 @@ class SearchMemory {
   readonly #runtime: Runtime;
   readonly #live: Set<{ dispose(): void }>;
   readonly handle: Int32;
+  readonly isLive = (): boolean => this.#live.has(this);
   /** The numbers of the edits, which the search reads. */
   #edits: readonly Block[] = [];
 
@@ -88,7 +90,9 @@ export class CoreBeams implements Generation {
     const turn = new Turn();
     while (this.#ids === undefined) {
       this.#step();
-      if (turn.isLong) await turn.end();
+      if (!turn.isLong) continue;
+      await turn.end();
+      if (!this.#memory.isLive()) throw disposedError('model', 'a model');
     }
     return this.#give();
   }
