@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/error/error.h"
@@ -204,24 +205,25 @@ class ModelPlanner {
     if (call_.state) builder_.pointwise(x, count, width, {}, {first_output(), 0, width});
     if (!call_.logits) return;
     if (p_.transform.given()) {
-      const Rows hidden = builder_.new_rows(count, a_.embedding_width);
       // As the MLPs: f(factor * x) / factor, or f(x) * x.
+      const auto columns = static_cast<uint32_t>(a_.embedding_width);
       const bool fixed = a_.family->transform_gelu;
       const float factor = fixed ? 1.0F : a_.activation_factor;
       uint32_t function =
           static_cast<uint32_t>(function_of(fixed ? Activation::kGelu : a_.activation));
       if (!fixed && a_.squares) function += static_cast<uint32_t>(Function::kTimesX);
+      Rows hidden = builder_.new_rows(count, columns), other = builder_.new_rows(count, columns);
       project(x, count, p_.transform,
               {.norm = norm, .function = static_cast<Function>(function), .factor = factor},
               hidden);
-      if (factor != 1.0F) {
-        builder_.pointwise(hidden, count, static_cast<uint32_t>(a_.embedding_width),
-                           {.scale = 1.0F / factor}, hidden);
-      }
       norm = {};
-      x = builder_.new_rows(count, a_.embedding_width);
-      builder_.norm(hidden, count, static_cast<uint32_t>(a_.embedding_width),
-                    buffers_.norm_of({false, a_.eps}, p_.transform_norm), x);
+      if (factor != 1.0F) {
+        builder_.pointwise(hidden, count, columns, {.scale = 1.0F / factor}, other);
+        std::swap(hidden, other);
+      }
+      x = other;
+      builder_.norm(hidden, count, columns, buffers_.norm_of({false, a_.eps}, p_.transform_norm),
+                    x);
     }
     const WeightMatrix& matrix = models::output_matrix(p_);
     builder_.linear(x, count, ModelBuffers::form_of(matrix), buffers_.number_of(matrix),
