@@ -60,11 +60,11 @@ export class Player {
    */
   async wait<T>(promise: Promise<T>): Promise<T> {
     let [ends, since] = [this.#ends, 0];
-    const result = await awake(promise, (looks) => {
+    const result = await awake(promise, longest / mostLooks, (looks) => {
       if (this.#ends !== ends) [ends, since] = [this.#ends, looks];
       if (!this.#hangs && looks - since < mostLooks) return undefined;
       this.#hangs = true;
-      return (this.#lost ??= lateError('a device that ends what it does'));
+      return (this.#lost ??= lateError('a device that ends what it does', longest));
     });
     this.#ends += 1;
     return result;
@@ -297,22 +297,23 @@ export class Player {
 
 const blockBytes = (block: Uint32Array): number => Math.max(16, roundUp(4 * block.length, 16));
 
-/** Milliseconds between looks at a promise that is waited for, and how many there are at least. */
-const [look, mostLooks] = [30_000, 4];
-const lateError = (what: string): MultiheadError => gpuError('gpu', `${what} within ${(look * mostLooks) / 1000} s`, 'none: it hangs');
+/** How often a promise is looked at until it is given up, and the seconds that this takes at least. */
+const mostLooks = 4;
+const longest = 120;
+const lateError = (what: string, seconds: number): MultiheadError => gpuError('gpu', `${what} within ${seconds} s`, 'none: it hangs');
 
 /**
- * Waits for a promise of a device, for which `late` is called now and then: an error of it ends the wait. The timer also keeps Node from
- * its end, which promises of npm's webgpu do not.
+ * Waits for a promise of a device, for which `late` is called every `look` seconds: an error of it ends the wait. The timer also keeps
+ * Node from its end, which promises of npm's webgpu do not.
  */
-async function awake<T>(promise: Promise<T>, late: (looks: number) => MultiheadError | undefined): Promise<T> {
+async function awake<T>(promise: Promise<T>, look: number, late: (looks: number) => MultiheadError | undefined): Promise<T> {
   let timer: ReturnType<typeof setInterval> | undefined;
   const ended = new Promise<never>((_, reject) => {
     let looks = 0;
     timer = setInterval(() => {
       const error = late((looks += 1));
       if (error !== undefined) reject(error);
-    }, look);
+    }, 1000 * look);
   });
   try {
     return await Promise.race([promise, ended]);
@@ -322,5 +323,5 @@ async function awake<T>(promise: Promise<T>, late: (looks: number) => MultiheadE
 }
 
 /** Waits for what opens a device. */
-export const inTime = <T>(promise: Promise<T>, what: string): Promise<T> =>
-  awake(promise, (looks) => (looks < mostLooks ? undefined : lateError(what)));
+export const inTime = <T>(promise: Promise<T>, what: string, seconds = longest): Promise<T> =>
+  awake(promise, seconds / mostLooks, (looks) => (looks < mostLooks ? undefined : lateError(what, seconds)));
