@@ -50,7 +50,7 @@ export async function openDevice(given: GpuOptions, seconds?: number): Promise<O
     }
   })();
   try {
-    return await abortable(inTime(opened, 'an adapter and a device that computes', seconds), signal, 'gpu');
+    return await abortable(inTime(opened, 'a device that computes', seconds), signal, 'gpu');
   } catch (error) {
     // A device that comes later is nobody's.
     void opened.then(

@@ -14,7 +14,6 @@ export interface KernelSource {
 
 /** A pipeline, or why there is none. */
 export interface Pipeline {
-  readonly kernel: string;
   /** The access of each binding, which determines the layout: 'r' read, 'w' read and write. */
   readonly access: string;
   readonly layout: GPUBindGroupLayout;
@@ -96,7 +95,7 @@ export class Pipelines {
         compute: { module, entryPoint: 'main' },
         label: name,
       });
-      return { kernel: name, access, layout, compute: pipeline, failure: undefined };
+      return { access, layout, compute: pipeline, failure: undefined };
     } catch (cause) {
       const messages = await module.getCompilationInfo().then(
         ({ messages: all }) => all.filter(({ type }) => type === 'error').map(({ lineNum, message }) => `line ${lineNum}: ${message}`),
@@ -104,7 +103,7 @@ export class Pipelines {
       );
       const why = messages.length > 0 ? messages.join('; ') : String((cause as Error).message);
       const failure = gpuError('gpu', `a driver that compiles the kernel "${name}" for ${constants.join(', ')}`, why, cause);
-      return { kernel: name, access, layout, compute: undefined, failure };
+      return { access, layout, compute: undefined, failure };
     }
   }
 

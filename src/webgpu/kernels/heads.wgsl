@@ -6,7 +6,6 @@
 @group(0) @binding(2) var<storage, read> vectors: array<f32>;
 @group(0) @binding(3) var<storage, read> tables: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
-const NONE = 0xffffffffu;
 var<workgroup> head: array<f32, 1024>;
 var<workgroup> part: array<f32, 64>;
 //#include total.wgsl type=f32
@@ -34,13 +33,11 @@ fn rotate(t: u32, token: u32) {
   workgroupBarrier();
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
+//#include main.wgsl
   let heads = p.q.z + p.k.z + p.v.z;
-  let row = w.y * n.x + w.x;
-  if (row >= p.tokens * heads) { return; }
-  let token = row / heads;
-  let h = row % heads;
+  if (index >= p.tokens * heads) { return; }
+  let token = index / heads;
+  let h = index % heads;
   let of_q = h < p.q.z;
   let of_v = h >= p.q.z + p.k.z;
   let place = select(select(p.k, p.q, of_q), p.v, of_v);

@@ -23,46 +23,59 @@ fn write_four(row: u32, output: u32, sums: vec4f) {
   }
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let tile = w.y * n.x + w.x;
+//#include main.wgsl
   let across = (p.outputs + 63u) / 64u;
-  let first_output = tile % across * 64u;
-  let first_row = tile / across * 64u;
+  let first_output = index % across * 64u;
+  let first_row = index / across * 64u;
   if (first_row >= p.rows) { return; }
   let four = t % 16u;
   let quad = t / 16u;
-  // Of row r and of row 4 + r: four outputs, and the next four.
-  var s = array<vec4f, 8>();
-  var next = array<vec4f, 8>();
+  var s0 = vec4f(); var r0 = vec4f();
+  var s1 = vec4f(); var r1 = vec4f();
+  var s2 = vec4f(); var r2 = vec4f();
+  var s3 = vec4f(); var r3 = vec4f();
+  var s4 = vec4f(); var r4 = vec4f();
+  var s5 = vec4f(); var r5 = vec4f();
+  var s6 = vec4f(); var r6 = vec4f();
+  var s7 = vec4f(); var r7 = vec4f();
   for (var c = 0u; c < p.columns; c += 16u) {
-    var x = array<vec4f, 4>();
-    var v = array<vec4f, 4>();
-//#rows
-    x[r] = load_x(first_row + 4u * four + r, c / 4u + quad);
-    v[r] = load_w(first_output + 4u * four + r, c / 4u + quad);
-//#done
+    let x0 = load_x(first_row + 4u * four, c / 4u + quad);
+    let x1 = load_x(first_row + 4u * four + 1u, c / 4u + quad);
+    let x2 = load_x(first_row + 4u * four + 2u, c / 4u + quad);
+    let x3 = load_x(first_row + 4u * four + 3u, c / 4u + quad);
+    let w0 = load_w(first_output + 4u * four, c / 4u + quad);
+    let w1 = load_w(first_output + 4u * four + 1u, c / 4u + quad);
+    let w2 = load_w(first_output + 4u * four + 2u, c / 4u + quad);
+    let w3 = load_w(first_output + 4u * four + 3u, c / 4u + quad);
     workgroupBarrier();
-//#rows
-    xs[(4u * quad + r) * 16u + four] = vec4f(x[0][r], x[1][r], x[2][r], x[3][r]);
-    ws[(4u * quad + r) * 16u + four] = vec4f(v[0][r], v[1][r], v[2][r], v[3][r]);
-//#done
+    for (var j = 0u; j < 4u; j++) {
+      xs[(4u * quad + j) * 16u + four] = vec4f(x0[j], x1[j], x2[j], x3[j]);
+      ws[(4u * quad + j) * 16u + four] = vec4f(w0[j], w1[j], w2[j], w3[j]);
+    }
     workgroupBarrier();
     for (var k = 0u; k < 16u; k++) {
       let a = xs[k * 16u + 2u * (t % 8u)];
       let b = xs[k * 16u + 2u * (t % 8u) + 1u];
       let c0 = ws[k * 16u + 2u * (t / 8u)];
       let c1 = ws[k * 16u + 2u * (t / 8u) + 1u];
-//#rows
-      s[r] += a[r] * c0; next[r] += a[r] * c1;
-      s[4u + r] += b[r] * c0; next[4u + r] += b[r] * c1;
-//#done
+      s0 += a.x * c0; r0 += a.x * c1;
+      s1 += a.y * c0; r1 += a.y * c1;
+      s2 += a.z * c0; r2 += a.z * c1;
+      s3 += a.w * c0; r3 += a.w * c1;
+      s4 += b.x * c0; r4 += b.x * c1;
+      s5 += b.y * c0; r5 += b.y * c1;
+      s6 += b.z * c0; r6 += b.z * c1;
+      s7 += b.w * c0; r7 += b.w * c1;
     }
   }
   let row = first_row + 8u * (t % 8u);
   let output = first_output + 8u * (t / 8u);
-//#rows
-  write_four(row + r, output, s[r]); write_four(row + r, output + 4u, next[r]);
-  write_four(row + 4u + r, output, s[4u + r]); write_four(row + 4u + r, output + 4u, next[4u + r]);
-//#done
+  write_four(row + 0u, output, s0); write_four(row + 0u, output + 4u, r0);
+  write_four(row + 1u, output, s1); write_four(row + 1u, output + 4u, r1);
+  write_four(row + 2u, output, s2); write_four(row + 2u, output + 4u, r2);
+  write_four(row + 3u, output, s3); write_four(row + 3u, output + 4u, r3);
+  write_four(row + 4u, output, s4); write_four(row + 4u, output + 4u, r4);
+  write_four(row + 5u, output, s5); write_four(row + 5u, output + 4u, r5);
+  write_four(row + 6u, output, s6); write_four(row + 6u, output + 4u, r6);
+  write_four(row + 7u, output, s7); write_four(row + 7u, output + 4u, r7);
 }

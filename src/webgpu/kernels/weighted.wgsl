@@ -5,9 +5,8 @@
 //#include load.wgsl x=v width=p.width at=2 halves=NO
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let i = (w.y * n.x + w.x) * 64u + t;
+//#include main.wgsl
+  let i = index * 64u + t;
   let columns = p.heads * p.width;
   if (i >= p.rows * columns) { return; }
   let row = i / columns;
