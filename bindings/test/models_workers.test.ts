@@ -8,6 +8,7 @@ import { type MultiheadError, type PlainTensor, readSafetensors, writeSafetensor
 import { type ForwardOutput, type Model, type ModelFile, openModel, type OpenModelOptions, type Site } from 'multihead/models';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { builds, rejectionOf } from './builds.ts';
+import { FakeDevice } from './fake_gpu.ts';
 import { onlyThread, running, sabotage, until } from './pool_threads.ts';
 import { random } from './random.ts';
 import { goldens } from './tokenizer_files.ts';
@@ -193,6 +194,29 @@ describe('openModel with workers', () => {
     const complete = (of: Model) => of.complete([1, 2, 3], { maxNewTokens: 5, stop: [] });
     expect((await complete(model)).ids).toEqual((await complete(one)).ids);
     expect(await rejectionOf(open({ workers: 2, device: 'gpu' }))).toMatchObject({ code: 'E_OPTION', argument: 'workers' });
+  });
+
+  it('are the whole model after five seconds in which no adapter comes, and a later device ends', async () => {
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+    const late = new FakeDevice();
+    let answer = (_: object): void => {};
+    const requestAdapter = vi.fn(() => new Promise((resolve) => (answer = resolve)));
+    vi.stubGlobal('navigator', { gpu: { requestAdapter } });
+    try {
+      let isOpen = false;
+      const opening = open({ device: 'auto' }).finally(() => (isOpen = true));
+      await until(() => requestAdapter.mock.calls.length > 0);
+      await vi.advanceTimersByTimeAsync(4999);
+      expect(isOpen).toBe(false);
+      await vi.advanceTimersByTimeAsync(1);
+      using model = await opening;
+      expect(model.device).toBe('cpu: gpu: expected a device that computes within 5 s, got none: it hangs');
+      answer({ features: new Set(), limits: {}, requestDevice: async () => late });
+      await until(() => late.isDestroyed);
+    } finally {
+      vi.unstubAllGlobals();
+      vi.useRealTimers();
+    }
   });
 
   it('refuses other options', async () => {

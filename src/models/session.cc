@@ -33,7 +33,7 @@ constexpr int64_t kMostOfRing = 128;
 
 constexpr int32_t kOneToken[] = {0};
 
-// True if the session computes all tokens in each call.
+// True if the CPU computes all tokens in each call.
 bool changes_weights(std::span<const Edit> edits) {
   return std::any_of(edits.begin(), edits.end(), [](const Edit& edit) {
     return nn::kWeighting.has(edit.site) || nn::kCrossWeighting.has(edit.site);
@@ -69,8 +69,8 @@ struct Session::State {
   std::vector<Edit> edits;
   int64_t capacity = 0;
   // All tokens so far. The caches have the keys and values of the first ones: of all, but after
-  // truncate() or a call that failed perhaps of none. There are no caches if scores or weights are
-  // edited.
+  // truncate() or a call that failed perhaps of none. On the CPU there are no caches if scores or
+  // weights are edited.
   engine::Buffer ids;
   int64_t length = 0;
   std::vector<KVCache> caches;
@@ -374,7 +374,7 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
     state->edits = options.edits;
     state->cache_type = options.cache_type;
     state->elsewhere = elsewhere;
-    const bool caches = !changes_weights(options.edits);
+    const bool caches = elsewhere.compute != nullptr || !changes_weights(options.edits);
     const auto layers = caches ? static_cast<size_t>(info.num_layers) : size_t{0};
     state->caches.resize(layers);
     for (size_t layer = 0; layer < layers; ++layer) {

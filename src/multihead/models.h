@@ -343,7 +343,7 @@ struct SessionOptions {
   /// As ModelInputs::edits, but for the tokens of all calls: Edit::tokens are positions in the
   /// session, values have one row for each of them, or one row for all tokens. kReplace is not
   /// possible, and values of scores and pattern have one number for all keys. Values must live as
-  /// long as the session. Edits of scores or pattern need no cache: each call computes all tokens.
+  /// long as the session. With edits of scores or pattern, each call computes all tokens.
   std::vector<Edit> edits = {};
 };
 

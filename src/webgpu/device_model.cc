@@ -14,7 +14,6 @@
 #include "models/sentence.h"
 #include "models/session.h"
 #include "models/sites.h"
-#include "nn/graph/probe.h"
 #include "webgpu/operations.h"
 #include "webgpu/plan_attention.h"
 #include "webgpu/plan_model.h"
@@ -26,16 +25,6 @@ using models::ModelInputs;
 using models::ModelLoader;
 using models::Output;
 using models::Pass;
-
-// A step with a cache has the scores of its own tokens only, and they stay in attention's kernels.
-Status check_edits(std::span<const models::Edit> edits) {
-  for (const models::Edit& edit : edits) {
-    if (!nn::kWeighting.has(edit.site)) continue;
-    return {StatusCode::kOption, "edits", "none of scores and pattern in a generation on a GPU",
-            models::name_of(edit.site)};
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -126,7 +115,6 @@ Status DeviceModel::finish_forward(const ModelInputs& inputs, const Tensor& stat
 Status DeviceModel::create_session(const models::Model& model,
                                    const models::SessionOptions& options,
                                    models::Session& session) {
-  MULTIHEAD_TRY(check_edits(options.edits));
   const models::Session::Internals::Elsewhere elsewhere{
       .make_cache = create_cache, .compute = [this](const Pass& pass) {
         return plan_model(*model_, *buffers_, {.pass = pass, .logits = true}, *device_, *plan_);

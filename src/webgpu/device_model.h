@@ -62,8 +62,7 @@ class DeviceModel {
                         const models::ModelOutputs& outputs, Context& context) const;
 
   // A session whose caches are on the GPU: two buffers for each layer of its capacity, (heads,
-  // tokens, width). Errors: those of Session::create(); kOption for
-  // edits of scores and weights.
+  // tokens, width). Errors: those of Session::create().
   Status create_session(const models::Model& model, const models::SessionOptions& options,
                         models::Session& session);
   // The plan of the logits after the next tokens. Errors: those of Session::append().

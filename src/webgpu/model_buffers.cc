@@ -9,26 +9,15 @@ namespace multihead::webgpu {
 
 ModelBuffers::ModelBuffers(const models::Model::Internals& model) {
   const models::Parameters& p = model.parameters;
-  for (const WeightMatrix* matrix : {&p.embedding, &p.position, &p.token_type}) add(*matrix);
-  for (const nn::NormParameters* norm : {&p.embedding_norm, &p.final_norm, &p.transform_norm}) {
-    add(*norm);
-  }
-  add(p.embedding_projection);
+  const auto all = [this](const auto&... parameters) { (add(parameters), ...); };
+  all(p.embedding, p.position, p.token_type, p.embedding_norm, p.final_norm, p.transform_norm,
+      p.embedding_projection);
   if (model.info.output == models::Output::kMaskedLanguageModel) add(p.transform);
   add(p.output);
-  for (const nn::LayerParameters& layer : p.layers) {
-    for (const nn::NormParameters* norm :
-         {&layer.attention_norm, &layer.attention_out_norm, &layer.attention_sum_norm,
-          &layer.q_norm, &layer.k_norm, &layer.mlp_norm, &layer.mlp_out_norm,
-          &layer.mlp_sum_norm}) {
-      add(*norm);
-    }
-    add(layer.attention_scale);
-    add(layer.mlp_scale);
-    for (const nn::Projection* projection : {&layer.qkv, &layer.q, &layer.k, &layer.v, &layer.o,
-                                             &layer.gate_up, &layer.gate, &layer.up, &layer.down}) {
-      add(*projection);
-    }
+  for (const nn::LayerParameters& l : p.layers) {
+    all(l.attention_norm, l.attention_out_norm, l.attention_sum_norm, l.q_norm, l.k_norm,
+        l.mlp_norm, l.mlp_out_norm, l.mlp_sum_norm, l.attention_scale, l.mlp_scale, l.qkv, l.q, l.k,
+        l.v, l.o, l.gate_up, l.gate, l.up, l.down);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "webgpu/operations.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,21 +31,10 @@ uint32_t blocks_of(uint32_t columns) {
   return static_cast<uint32_t>(ceil_div(columns, static_cast<uint64_t>(kWeightBlock)));
 }
 
-// Columns of a unit.
+// Columns of a unit. Other types have no kernel, see DeviceModel::create().
 uint32_t unit_columns(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return 4;
-    case WeightType::kF16:
-    case WeightType::kBF16:
-      return 8;
-    case WeightType::kInt8:
-      return 16;
-    case WeightType::kInt4:
-      return 32;
-    default:  // has no kernel, see DeviceModel::create()
-      return 0;
-  }
+  constexpr std::array<uint32_t, 5> kColumns{4, 8, 8, 16, 32};
+  return type <= WeightType::kInt4 ? kColumns[static_cast<size_t>(type)] : 0;
 }
 
 uint32_t type_constant(const MatrixForm& matrix) { return static_cast<uint32_t>(matrix.type); }
@@ -91,17 +81,9 @@ void pack_rows(const WeightMatrix& matrix, int64_t first, int64_t count, uint32_
 }
 
 Function function_of(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return Function::kRelu;
-    case Activation::kGelu:
-      return Function::kGelu;
-    case Activation::kGeluTanh:
-      return Function::kGeluTanh;
-    case Activation::kSilu:
-      return Function::kSilu;
-  }
-  return Function::kNone;
+  constexpr std::array kFunctions{Function::kRelu, Function::kGelu, Function::kGeluTanh,
+                                  Function::kSilu};
+  return kFunctions[static_cast<size_t>(activation)];
 }
 
 bool Builder::fits(const MatrixForm& matrix) const {
@@ -188,12 +170,12 @@ void Builder::norm(const Rows& x, uint32_t rows, uint32_t columns, const Norm& n
 }
 
 void Builder::heads(const Rows& x, HeadsBlock block, uint32_t y) {
+  block.x_first = x.first;
   block.x_stride = x.stride;
-  for (uint32_t* const first : {&block.q_first, &block.k_first, &block.v_first}) *first += x.first;
   // Without a rotation there may be no data.
   const Binding tables = whole(block.pairs == 0 ? vectors_ : kData);
   dispatch(Kernel::kHeads, {},
-           static_cast<double>(block.tokens) * (block.q_heads + 2 * block.k_heads),
+           static_cast<double>(block.tokens) * (block.q[2] + block.k[2] + block.v[2]),
            {whole(x.buffer), whole(vectors_), tables, whole(y)}, block);
 }
 
@@ -220,15 +202,14 @@ void Builder::pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Po
            {whole(x.buffer), whole(z.buffer), whole(y.buffer)}, block);
 }
 
-void Builder::weighted(const Rows& weights, const Rows& v, WeightedBlock block, const Rows& y) {
-  block.v_first = v.first;
-  block.v_stride = v.stride;
+void Builder::weighted(const Rows& weights, const GpuRows& v, WeightedBlock block, const Rows& y) {
+  block.v = v.block();
   block.y_first = y.first;
   block.y_stride = y.stride;
   dispatch(
       Kernel::kWeighted, {},
       static_cast<double>(ceil_div(uint64_t{block.rows} * block.heads * block.width, kInvocations)),
-      {whole(weights.buffer), whole(v.buffer), whole(y.buffer)}, block);
+      {whole(weights.buffer), v.binding, whole(y.buffer)}, block);
 }
 
 void Builder::embed(const MatrixForm& table, uint32_t buffer, uint32_t rows, const Embed& o,

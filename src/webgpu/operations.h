@@ -106,9 +106,9 @@ class Builder : public Planner {
   void pointwise(const Rows& x, uint32_t rows, uint32_t columns, const Pointwise& options,
                  const Rows& y);
 
-  // y (rows, heads * width) of weights (batch, heads, tokens, tokens) and values v, whose heads are
+  // y (rows, heads * width) of weights (batch, heads, tokens, keys) and values v, whose heads are
   // shared by groups.
-  void weighted(const Rows& weights, const Rows& v, WeightedBlock block, const Rows& y);
+  void weighted(const Rows& weights, const GpuRows& v, WeightedBlock block, const Rows& y);
 
   struct Embed {
     uint32_t indices = 0, factors = kNone;  // words in the data: one for each row

@@ -8,11 +8,10 @@
 
 namespace multihead::webgpu {
 
-// The adapter, as far as plans depend on it. The defaults are WebGPU's smallest limits.
+// The adapter, as far as plans depend on it. The defaults are WebGPU's smallest limits; those of a
+// workgroup's memory (16 KiB) and of a kernel's storage buffers (8) are enough for all kernels.
 struct Device {
   uint32_t subgroup = 0;               // invocations of every subgroup; 0: none, or they differ
-  uint32_t workgroup_bytes = 16384;    // memory of a workgroup
-  uint32_t storage_buffers = 8;        // of one kernel
   uint64_t binding_bytes = 128 << 20;  // longest binding of a storage buffer
   uint32_t groups = 65535;             // workgroups along one axis of a dispatch
   uint32_t operands = 0;               // of the call: the buffer that Plan::data has

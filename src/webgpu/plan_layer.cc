@@ -254,15 +254,7 @@ class LayerPlanner {
     HeadsBlock heads = call_.heads;
     heads.tokens = rows;
     heads.sequence = call_.tokens;
-    heads.q_heads = word(q.heads);
-    heads.k_heads = word(k.heads);
     heads.width = word(q.width / q.heads);
-    heads.q_first = word(q.column);
-    heads.q_step = word(q.head_step);
-    heads.k_first = word(k.column);
-    heads.k_step = word(k.head_step);
-    heads.v_first = word(v.column);
-    heads.v_step = word(v.head_step);
     heads.eps = graph_.norm.eps;
     heads.q_gain = heads.k_gain = kNone;
     bool rotates = false;
@@ -281,28 +273,32 @@ class LayerPlanner {
     if (graph_.norms_all_heads && heads.q_gain != kNone) {
       // The heads of a token are one row.
       const Rows normed = builder_.new_rows(rows, value(q.whole).width);
-      const auto part = [](const Rows& all, const nn::Value& columns) {
+      const auto in = [](const Rows& all, const nn::Value& columns) {
         return Rows{all.buffer, all.first + word(columns.column), all.stride};
       };
       Norm norm{Norm::Kind::kRms, heads.eps, heads.q_gain};
-      builder_.norm(part(x, q), rows, word(q.width), norm, part(normed, q));
+      builder_.norm(in(x, q), rows, word(q.width), norm, in(normed, q));
       norm.gain = heads.k_gain;
-      builder_.norm(part(x, k), rows, word(k.width), norm, part(normed, k));
-      builder_.pointwise(part(x, v), rows, word(v.width), {}, part(normed, v));
+      builder_.norm(in(x, k), rows, word(k.width), norm, in(normed, k));
+      builder_.pointwise(in(x, v), rows, word(v.width), {}, in(normed, v));
       heads.q_gain = heads.k_gain = kNone;
       x = normed;
     }
-    const auto after = [&](uint32_t first, const nn::Value& of) {
+    uint32_t end = 0;
+    const auto part = [&](const nn::Value& of) {
       constexpr uint32_t kAlignment = 64;  // of operands
-      return (first + rows * word(of.width) + kAlignment - 1) / kAlignment * kAlignment;
+      const uint32_t first = end;
+      end = (first + rows * word(of.width) + kAlignment - 1) / kAlignment * kAlignment;
+      return vec4u{word(of.column), word(of.head_step), word(of.heads), first};
     };
-    heads.k_out = after(0, q);
-    heads.v_out = after(heads.k_out, k);
-    const uint32_t y = builder_.scratch(after(heads.v_out, v));
+    heads.q = part(q);
+    heads.k = part(k);
+    heads.v = part(v);
+    const uint32_t y = builder_.scratch(end);
     builder_.heads(x, heads, y);
-    place(op.in) = {y, 0, word(q.width)};
-    place(op.in2) = {y, heads.k_out, word(k.width)};
-    place(op.in3) = {y, heads.v_out, word(v.width)};
+    place(op.in) = {y, heads.q[3], word(q.width)};
+    place(op.in2) = {y, heads.k[3], word(k.width)};
+    place(op.in3) = {y, heads.v[3], word(v.width)};
     for (const ValueId id : {op.in, op.in2, op.in3}) {
       arranged_.push_back(id);
       visit(id);
@@ -320,6 +316,12 @@ class LayerPlanner {
       operands.push_back({buffer, first});
       return address(operands.size() - 1);
     };
+    CacheOperands cache;
+    if (call_.cache != nullptr) {
+      operand(call_.keys, 0);
+      operand(call_.values, 0);
+      cache = {.keys = 1, .values = 2};
+    }
     const auto tensor = [&](ValueId id, int64_t heads) {
       const Rows& rows = place(id);
       const int64_t stride = rows.stride;
@@ -339,31 +341,20 @@ class LayerPlanner {
     }
     const nn::Probe probe{call_.captures, call_.edits, call_.layer, call_.first_token};
     if (nn::changes_weights(probe, nn::kWeighting)) {
-      return attend_changed(op, queries, keys, options, std::move(operands));
+      return attend_changed(op, queries, keys, values, cache, options, std::move(operands));
     }
     std::vector<ScoreCapture> captures;
     std::vector<std::vector<int32_t>> heads;
-    for (size_t at = 0; at < call_.captures.size(); ++at) {
-      const models::Capture& capture = call_.captures[at];
-      const bool scores = capture.site == models::Site::kScores;
-      if (capture.layer != call_.layer || (!scores && capture.site != models::Site::kPattern)) {
-        continue;
-      }
-      heads.emplace_back(capture.heads.begin(), capture.heads.end());
-      captures.push_back(
-          {.stage = scores ? ScoreStage::kMasked : ScoreStage::kWeights, .out = capture.out});
-      captures.back().out.data =
-          static_cast<float*>(operand(call_.first_capture + word(static_cast<int64_t>(at)), 0));
+    for (const models::Site site : {models::Site::kScores, models::Site::kPattern}) {
+      each_capture(site, [&](const models::Capture& capture, uint32_t to) {
+        heads.emplace_back(capture.heads.begin(), capture.heads.end());
+        captures.push_back(
+            {.stage = site == models::Site::kScores ? ScoreStage::kMasked : ScoreStage::kWeights,
+             .out = {static_cast<float*>(operand(to, 0)), capture.out.shape}});
+      });
     }
     for (size_t i = 0; i < captures.size(); ++i) captures[i].heads = heads[i];
     outputs.captures = captures;
-    CacheOperands cache;
-    if (call_.cache != nullptr) {
-      operand(call_.keys, 0);
-      operand(call_.values, 0);
-      cache = {.keys = word(static_cast<int64_t>(operands.size())) - 1,
-               .values = word(static_cast<int64_t>(operands.size()))};
-    }
     builder_.bind(std::move(operands));
     if (call_.cache == nullptr) {
       return plan_attention({queries, keys, values, options, outputs}, builder_);
@@ -374,68 +365,93 @@ class LayerPlanner {
 
   // As nn::attend_changed(): scores are changed, become weights, are changed again and multiply the
   // values. Attention of queries and keys of zeros, with the scores as its bias, makes the weights.
-  Status attend_changed(const Operation& op, const ConstAnyTensor& q, const ConstAnyTensor& k,
+  Status attend_changed(const Operation& op, const ConstAnyTensor& q, ConstAnyTensor k,
+                        ConstAnyTensor v, const CacheOperands& cache,
                         const AttentionOptions& options, std::vector<Planner::Place> operands) {
     const int64_t heads = q.shape[1], tokens = call_.tokens;
-    const Dims shape{call_.batch, heads, tokens, tokens};
+    const int64_t keys = tokens + (call_.cache == nullptr ? 0 : call_.first_token);
+    const Dims shape{call_.batch, heads, tokens, keys};
     const auto operand = [&](uint32_t buffer, uint32_t first) {
       operands.push_back({buffer, first});
       return static_cast<float*>(address(operands.size() - 1));
     };
     const auto array = [&] {
-      return Rows{builder_.scratch(static_cast<uint64_t>(shape.elements())), 0, word(tokens)};
+      return Rows{builder_.scratch(static_cast<uint64_t>(shape.elements())), 0, word(keys)};
     };
     const Rows scores = array(), weights = array();
     float* const to_scores = operand(scores.buffer, 0);
     float* const to_weights = operand(weights.buffer, 0);
     constexpr int64_t kLeast = 4;  // columns
-    const ConstAnyTensor zeros(operand(Builder::kData, builder_.data(std::vector<float>(kLeast))),
-                               DType::kF32, {call_.batch, heads, tokens, kLeast}, {0, 0, 0, 1});
+    const void* const zero = operand(Builder::kData, builder_.data(std::vector<float>(kLeast)));
+    const auto zeros = [&](int64_t rows) {
+      return ConstAnyTensor(zero, DType::kF32, {call_.batch, heads, rows, kLeast}, {0, 0, 0, 1});
+    };
     builder_.bind(std::move(operands));
+    if (call_.cache != nullptr) {
+      MULTIHEAD_TRY(plan_append(*call_.cache, cache, k, v, {}, builder_));
+      const auto stored = [&](uint32_t number, ConstAnyTensor& rows) {
+        const KVCacheConfig& config = call_.cache->config();
+        Dims all{1, rows.shape[1], config.capacity, rows.shape[3]};
+        const Dims strides = contiguous_strides(all);
+        all[2] = keys;
+        rows = {address(number - 1), config.type, all, strides};
+      };
+      stored(cache.keys, k);
+      stored(cache.values, v);
+    }
     MULTIHEAD_TRY(plan_scores(q, k, options,
                               {.stage = ScoreStage::kMasked, .out = {to_scores, shape}}, builder_));
-    change_weights(models::Site::kScores, scores, scores, heads);
-    MULTIHEAD_TRY(plan_scores(zeros, zeros, {.bias = {to_scores, shape}},
+    change_weights(models::Site::kScores, scores, scores, shape);
+    MULTIHEAD_TRY(plan_scores(zeros(tokens), zeros(keys), {.bias = {to_scores, shape}},
                               {.stage = ScoreStage::kWeights, .out = {to_weights, shape}},
                               builder_));
-    change_weights(models::Site::kPattern, weights, scores, heads);
-    builder_.weighted(weights, place(op.in3),
+    change_weights(models::Site::kPattern, weights, scores, shape);
+    const Extents extents{v.shape[0], v.shape[1], keys, v.shape[3]};
+    const GpuRows values =
+        builder_.rows("v", v.data, v.dtype, {v.strides[0], v.strides[1], v.strides[2]}, extents);
+    builder_.weighted(weights, values,
                       {.rows = call_.rows(),
                        .tokens = word(tokens),
+                       .keys = word(keys),
                        .heads = word(heads),
-                       .group = word(heads / k.shape[1]),
-                       .width = word(q.shape[3])},
+                       .group = word(heads / v.shape[1]),
+                       .width = word(v.shape[3])},
                       place(op.out));
-    return {};
+    return builder_.status();
   }
 
   // Changes an array of scores or weights, then copies it. `scores` tell which keys are hidden.
-  void change_weights(models::Site site, const Rows& array, const Rows& scores, int64_t heads) {
-    const int64_t tokens = call_.tokens, map = tokens * tokens;
-    const Dims shape{call_.batch, heads, tokens, tokens};
+  void change_weights(models::Site site, const Rows& array, const Rows& scores, const Dims& shape) {
+    const int64_t heads = shape[1], tokens = shape[2], map = tokens * shape[3];
     for (const models::Edit& edit : call_.edits) {
       if (edit.layer != call_.layer || edit.site != site) continue;
-      const uint32_t rows = word(call_.batch * heads * tokens);
-      change(edit, shape, contiguous_strides(shape), array, rows, word(tokens));
+      const uint32_t rows = word(shape[0] * heads * tokens);
+      change(edit, shape, contiguous_strides(shape), array, rows, array.stride);
       if (site == models::Site::kScores) continue;
-      builder_.pointwise(scores, rows, word(tokens), {.with = With::kHidden}, array);
+      builder_.pointwise(scores, rows, array.stride, {.with = With::kHidden}, array);
     }
-    for (size_t at = 0; at < call_.captures.size(); ++at) {
-      const models::Capture& capture = call_.captures[at];
-      if (capture.layer != call_.layer || capture.site != site) continue;
+    each_capture(site, [&](const models::Capture& capture, uint32_t to) {
       const int64_t count = capture.out.shape[1];
       for (int64_t i = 0; i < call_.batch * count; ++i) {
         const int64_t chosen =
             capture.heads.empty() ? i % count : capture.heads[static_cast<size_t>(i % count)];
-        builder_.pointwise(
-            {array.buffer, word((i / count * heads + chosen) * map), word(tokens)}, word(tokens),
-            word(tokens), {},
-            {call_.first_capture + word(static_cast<int64_t>(at)), word(i * map), word(tokens)});
+        builder_.pointwise({array.buffer, word((i / count * heads + chosen) * map), array.stride},
+                           word(tokens), array.stride, {}, {to, word(i * map), array.stride});
       }
-    }
+    });
   }
 
   // ---- Edits and captures. ----
+
+  // Calls run(capture, its buffer) for each of a site of this layer.
+  template <class Run>
+  void each_capture(models::Site site, const Run& run) const {
+    for (size_t at = 0; at < call_.captures.size(); ++at) {
+      const models::Capture& capture = call_.captures[at];
+      if (capture.layer != call_.layer || capture.site != site) continue;
+      run(capture, call_.first_capture + static_cast<uint32_t>(at));
+    }
+  }
 
   // Changes a value that was just computed, then copies it.
   void visit(ValueId id) {
@@ -488,25 +504,17 @@ class LayerPlanner {
 
   void copy_captures(ValueId id) {
     const nn::Value& from = value(id);
-    for (size_t at = 0; at < call_.captures.size(); ++at) {
-      const models::Capture& capture = call_.captures[at];
-      if (capture.layer != call_.layer || capture.site != *from.site) continue;
-      const uint32_t to = call_.first_capture + word(static_cast<int64_t>(at));
-      const Rows& x = place(id);
-      if (capture.heads.empty()) {
-        const uint32_t width = word(from.width);
-        builder_.pointwise(x, call_.rows(), width, {}, {to, 0, width});
-        continue;
+    const Rows& x = place(id);
+    each_capture(*from.site, [&](const models::Capture& capture, uint32_t to) {
+      const bool all = capture.heads.empty();
+      const uint32_t count = all ? 1 : static_cast<uint32_t>(capture.heads.size());
+      const uint32_t d = word(all ? from.width : from.width / from.heads);
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint32_t head = all ? 0 : word(capture.heads[i]);
+        builder_.pointwise({x.buffer, x.first + head * d, x.stride}, call_.rows(), d, {},
+                           {to, i * d, count * d});
       }
-      const uint32_t d = word(from.width / from.heads);
-      const uint32_t stride = d * word(static_cast<int64_t>(capture.heads.size()));
-      uint32_t first = 0;
-      for (const int64_t head : capture.heads) {
-        builder_.pointwise({x.buffer, x.first + word(head) * d, x.stride}, call_.rows(), d, {},
-                           {to, first, stride});
-        first += d;
-      }
-    }
+    });
   }
 
   const LayerPlan& call_;

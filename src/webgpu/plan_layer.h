@@ -27,8 +27,7 @@ struct LayerPlan {
   uint32_t keys = 0, values = 0;  // buffers of the cache
   uint32_t head_scales = kNone;   // words
   int64_t layer = 0;
-  // Changes of values, of this layer or another one; none of scores and weights. The position of
-  // the first token.
+  // Changes of values, of this layer or another one. The position of the first token.
   std::span<const models::Edit> edits = {};
   int64_t first_token = 0;
   // Values of the layer to copy, and the buffer of each, in its shape without gaps.

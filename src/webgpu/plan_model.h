@@ -15,8 +15,7 @@ Status check_model(const models::Model::Internals& model);
 // pass has caches, which are create_cache()'s; the last hidden state, if wanted; the logits, if
 // wanted; each capture of the pass, whose `out` has a shape without gaps.
 struct ModelPlan {
-  // Checked (check_inputs()); with caches, without edits of scores and weights. Of its fields those
-  // of sources, of texts and `z` are not used.
+  // Checked (check_inputs()). Its fields of sources, of texts and `z` are not used.
   const models::Pass& pass;
   bool state = false;  // after the final norm, (rows, width); (batch, width) with only_token
   // Of a language model, causal or masked: (rows, vocabulary) of those rows.

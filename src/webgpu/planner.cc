@@ -79,8 +79,8 @@ Status Planner::finish(Plan& plan) {
     }
   }
   struct Memory {
-    uint64_t words;
-    size_t busy_until;
+    uint64_t words = 0;
+    size_t busy_until = 0;
   };
   std::vector<Memory> memories;
   const uint32_t first_scratch = operands_ + (plan_.data.empty() ? 0 : 1);
@@ -100,19 +100,16 @@ Status Planner::finish(Plan& plan) {
       const uint64_t words = buffers_[binding.buffer];
       if (place[id] == std::numeric_limits<size_t>::max()) {
         // The smallest free memory that is large enough, or the largest, which then grows.
-        size_t best = memories.size();
-        for (size_t i = 0; i < memories.size(); ++i) {
-          if (memories[i].busy_until >= at) continue;
-          const uint64_t here = memories[i].words;
-          const uint64_t now = best == memories.size() ? 0 : memories[best].words;
-          const bool better =
-              best == memories.size() || (now < words ? here > now : here >= words && here < now);
-          if (better) best = i;
+        Memory* best = nullptr;
+        for (Memory& each : memories) {
+          if (each.busy_until >= at) continue;
+          const uint64_t now = best == nullptr ? 0 : best->words;
+          const bool fits = each.words >= words && each.words < now;
+          if (best == nullptr || (now < words ? each.words > now : fits)) best = &each;
         }
-        if (best == memories.size()) memories.push_back({0, 0});
-        memories[best].words = std::max(memories[best].words, words);
-        memories[best].busy_until = last[id];
-        place[id] = best;
+        if (best == nullptr) best = &memories.emplace_back();
+        *best = {std::max(best->words, words), last[id]};
+        place[id] = static_cast<size_t>(best - memories.data());
       }
       binding.buffer = first_scratch + static_cast<uint32_t>(place[id]);
     }

@@ -23,8 +23,8 @@
 
 namespace multihead::webgpu {
 
-inline constexpr uint32_t kNone = UINT32_MAX;  // "not given" in blocks
-inline constexpr uint32_t kUnreadWords = 64;   // of an output that nobody reads
+inline constexpr uint32_t kNone = NONE;       // "not given" in blocks
+inline constexpr uint32_t kUnreadWords = 64;  // of an output that nobody reads
 
 constexpr uint32_t word(int64_t number) { return static_cast<uint32_t>(number); }
 
@@ -63,10 +63,7 @@ class Planner {
 
   // Has Device::operands operands, the tensors of a call. Too much work is blamed on `argument`.
   explicit Planner(const Device& device, const char* argument = "q")
-      : device_(device),
-        argument_(argument),
-        buffers_(device.operands),
-        operands_(device.operands) {}
+      : Planner(device, argument, std::vector<uint64_t>(device.operands)) {}
 
   // The plan. Errors: the first one; kOption, for a buffer that is longer than a binding.
   Status finish(Plan& plan);

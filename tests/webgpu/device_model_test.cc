@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/golden_models.h"
@@ -102,16 +103,37 @@ TEST(DeviceModel, GetsTheMatricesOfTheModel) {
   }
 }
 
-TEST(DeviceModel, RefusesEditsOfScores) {
+TEST(DeviceModel, ASessionWithEditedWeightsReadsItsCaches) {
   Loaded loaded = load("llama3", {});
-  models::Session session;
-  models::Edit edit;
-  edit.site = models::Site::kPattern;
-  edit.action = models::Edit::Action::kScale;
-  EXPECT_EQ(loaded.device.create_session(loaded.model, {.edits = {edit}}, session).code(),
-            StatusCode::kOption);
-  edit.site = models::Site::kZ;
-  EXPECT_TRUE(loaded.device.create_session(loaded.model, {.edits = {edit}}, session).ok());
+  const webgpu::Device device;
+  Context context(1);
+  const models::ModelInfo& info = loaded.model.info();
+  for (const auto& [site, type] :
+       {std::pair(models::Site::kScores, DType::kF32), {models::Site::kPattern, DType::kF16}}) {
+    models::Session session;
+    models::Edit edit{.site = site, .layer = 1, .action = models::Edit::Action::kScale};
+    const models::SessionOptions options{.capacity = 20, .cache_type = type, .edits = {edit}};
+    ASSERT_TRUE(loaded.device.create_session(loaded.model, options, session).ok());
+    std::vector<uint64_t> operands;
+    for (const auto& words : loaded.buffers) operands.push_back(words.size());
+    const int64_t numbers = info.num_kv_heads * info.head_dim * 20;
+    operands.insert(operands.end(), static_cast<size_t>(2 * info.num_layers),
+                    static_cast<uint64_t>(numbers / (type == DType::kF32 ? 1 : 2)));
+    const size_t given = operands.size();
+    operands.push_back(static_cast<uint64_t>(info.vocab_size));
+    const std::vector<int32_t> ids = {3, 1, 4, 1, 5};
+    for (const size_t count : {size_t{4}, size_t{1}}) {
+      webgpu::Plan plan;
+      ASSERT_TRUE(
+          loaded.device.append(session, std::span(ids).first(count), device, plan, context).ok());
+      testing::check_plan(plan, operands, given, device);
+      const auto weighted =
+          std::find_if(plan.dispatches.begin(), plan.dispatches.end(),
+                       [](const auto& each) { return each.kernel == webgpu::Kernel::kWeighted; });
+      ASSERT_NE(weighted, plan.dispatches.end());
+      EXPECT_EQ(testing::block_of<webgpu::WeightedBlock>(*weighted).keys, session.length());
+    }
+  }
 }
 
 TEST(DeviceModel, ASessionPlansItsNextTokens) {

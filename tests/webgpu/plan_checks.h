@@ -19,6 +19,9 @@
 
 namespace multihead::testing {
 
+// Of one kernel, by WebGPU's smallest limit.
+inline constexpr size_t kStorageBuffers = 8;
+
 inline const char* file_of(webgpu::Kernel kernel) {
   static constexpr const char* kFiles[] = {
 #define MULTIHEAD_GPU_KERNEL(name, file) #file,
@@ -103,20 +106,26 @@ inline std::vector<uint64_t> extents(const webgpu::Dispatch& dispatch) {
     }
     case Kernel::kHeads: {
       const auto p = block_of<webgpu::HeadsBlock>(dispatch);
-      const auto from = [&](uint64_t first, uint64_t step, uint64_t heads) {
-        return rows(first, p.tokens, p.x_stride, (heads - 1) * step + p.width);
+      const auto from = [&](const webgpu::vec4u& of) {
+        return rows(p.x_first + of[0], p.tokens, p.x_stride, (of[2] - 1) * of[1] + p.width);
       };
       const uint64_t table =
           rows(std::max(p.cos_first, p.sin_first), p.sequence, p.table_stride, p.pairs);
-      const auto to = [&](uint64_t first, uint64_t heads) {
-        return first + uint64_t{p.tokens} * heads * p.width;
+      const auto to = [&](const webgpu::vec4u& of) {
+        return of[3] + uint64_t{p.tokens} * of[2] * p.width;
       };
-      EXPECT_LE(to(p.q_out, p.q_heads), p.k_out);
-      EXPECT_LE(to(p.k_out, p.k_heads), p.v_out);
-      return {std::max({from(p.q_first, p.q_step, p.q_heads), from(p.k_first, p.k_step, p.k_heads),
-                        from(p.v_first, p.v_step, p.k_heads)}),
+      EXPECT_LE(to(p.q), p.k[3]);
+      EXPECT_LE(to(p.k), p.v[3]);
+      return {std::max({from(p.q), from(p.k), from(p.v)}),
               std::max(vector(p.q_gain, p.width), vector(p.k_gain, p.width)),
-              p.pairs == 0 ? 0 : table, to(p.v_out, p.k_heads)};
+              p.pairs == 0 ? 0 : table, to(p.v)};
+    }
+    case Kernel::kWeighted: {
+      const auto p = block_of<webgpu::WeightedBlock>(dispatch);
+      const uint64_t v = (p.rows / p.tokens - 1) * p.v[0] + (p.heads / p.group - 1) * p.v[1] +
+                         (p.keys - 1) * p.v[2] + p.width;
+      return {uint64_t{p.rows} * p.heads * p.keys, p.v[3] == 0 ? v : (v + 1) / 2,
+              rows(p.y_first, p.rows, p.y_stride, p.heads * p.width)};
     }
     case Kernel::kPointwise: {
       const auto p = block_of<webgpu::PointwiseBlock>(dispatch);
@@ -158,7 +167,7 @@ inline void check_plan(const webgpu::Plan& plan, std::span<const uint64_t> opera
       EXPECT_GE(count, 1U);
       EXPECT_LE(count, device.groups);
     }
-    EXPECT_LE(dispatch.bindings.size(), device.storage_buffers);
+    EXPECT_LE(dispatch.bindings.size(), kStorageBuffers);
     const std::set<size_t>& written = written_bindings(dispatch.kernel);
     const std::vector<uint64_t> needed = extents(dispatch);
     ASSERT_EQ(needed.size(), dispatch.bindings.size());

@@ -21,6 +21,13 @@ export interface Storage {
   outcome: Promise<MultiheadError | undefined>;
 }
 
+/** The value of a key, which is made when it is first asked for. */
+export function kept<K, V>(map: { get(key: K): V | undefined; set(key: K, value: V): unknown }, key: K, make: () => V): V {
+  let value = map.get(key);
+  if (value === undefined) map.set(key, (value = make()));
+  return value;
+}
+
 /** Most bytes of buffers that wait to be used again. */
 const mostIdle = 256 * 2 ** 20;
 
@@ -63,10 +70,7 @@ export class BufferPool {
       return;
     }
     this.#idleBytes += size;
-    const key = `${usage} ${size}`;
-    const others = this.#idle.get(key);
-    if (others === undefined) this.#idle.set(key, [buffer]);
-    else others.push(buffer);
+    kept(this.#idle, `${usage} ${size}`, () => []).push(buffer);
   }
 
   /** Destroys them. */

@@ -2,7 +2,7 @@
 // the calls, so that the GPU sees everything in that order.
 
 import { disposedError, MultiheadError } from '../runtime/errors.js';
-import { bufferLength, BufferPool, ofTensors, type Storage, usages } from './buffers.js';
+import { bufferLength, BufferPool, kept, ofTensors, type Storage, usages } from './buffers.js';
 import { gpuError, lostError } from './errors.js';
 import { type KernelSource, type Pipeline, Pipelines } from './pipelines.js';
 import type { Plan } from './plan.js';
@@ -32,7 +32,8 @@ export class Player {
   readonly device: GPUDevice;
   readonly pipelines: Pipelines;
   readonly #pool: BufferPool;
-  #lost: MultiheadError | undefined;
+  /** The error of a lost device, or of one that hangs. */
+  lost: MultiheadError | undefined;
   readonly #lostSeen: Promise<MultiheadError>;
   readonly #steps: Step[] = [];
   #running = false;
@@ -51,7 +52,7 @@ export class Player {
     this.device = device;
     this.pipelines = new Pipelines(device, kernels);
     this.#pool = new BufferPool(device);
-    this.#lostSeen = device.lost.then(({ message, reason }) => (this.#lost ??= lostError(message || reason)));
+    this.#lostSeen = device.lost.then(({ message, reason }) => (this.lost ??= lostError(message || reason)));
   }
 
   /**
@@ -60,19 +61,14 @@ export class Player {
    */
   async wait<T>(promise: Promise<T>): Promise<T> {
     let [ends, since] = [this.#ends, 0];
-    const result = await awake(promise, (looks) => {
+    const result = await awake(promise, longest / mostLooks, (looks) => {
       if (this.#ends !== ends) [ends, since] = [this.#ends, looks];
       if (!this.#hangs && looks - since < mostLooks) return undefined;
       this.#hangs = true;
-      return (this.#lost ??= lateError('a device that ends what it does'));
+      return (this.lost ??= lateError('a device that ends what it does', longest));
     });
     this.#ends += 1;
     return result;
-  }
-
-  /** The error of a lost device. */
-  get lost(): MultiheadError | undefined {
-    return this.#lost;
   }
 
   /** New memory with any contents. Throws `E_MEMORY` if no buffer can be so long. */
@@ -104,7 +100,7 @@ export class Player {
     if (plan.dispatches.length === 0) return;
     const compiling = plan.dispatches.map(({ kernel, constants }) => this.pipelines.get(kernel, constants));
     const needs = compiling.flatMap(({ ready, done }) => (ready === undefined ? [done.then(() => (this.#ends += 1))] : []));
-    const submitted = new Promise<MultiheadError | undefined>((resolve) => {
+    const submitted: Outcome = new Promise((resolve) => {
       this.#after(needs, () => {
         const pipelines = compiling.map(({ ready }) => ready as Pipeline);
         resolve(pipelines.find(({ failure }) => failure)?.failure ?? this.#guarded(() => this.#submit(plan, pipelines, operands)));
@@ -122,17 +118,12 @@ export class Player {
     if (bytes === 0) return new ArrayBuffer(0);
     const { outcome } = storage;
     const staging = this.#take(length, 'read', usages.mapRead | usages.copyDst);
-    const copied = new Promise<MultiheadError | undefined>((resolve) => {
-      this.#after([], () =>
-        resolve(
-          this.#guarded(() => {
-            const encoder = this.device.createCommandEncoder();
-            encoder.copyBufferToBuffer(storage.buffer, first, staging.buffer, 0, length);
-            this.device.queue.submit([encoder.finish()]);
-          }),
-        ),
-      );
-    });
+    const copy = (): void => {
+      const encoder = this.device.createCommandEncoder();
+      encoder.copyBufferToBuffer(storage.buffer, first, staging.buffer, 0, length);
+      this.device.queue.submit([encoder.finish()]);
+    };
+    const copied: Outcome = new Promise((resolve) => this.#after([], () => resolve(this.#guarded(copy))));
     try {
       const failure = (await this.wait(Promise.all([outcome, staging.outcome, copied]))).find((error) => error !== undefined);
       if (failure !== undefined) throw failure;
@@ -154,7 +145,7 @@ export class Player {
 
   /** Frees the buffers that wait for use, and calls `end`, after all that was called before. Reads that still wait reject. */
   close(end: () => void): void {
-    this.#lost ??= disposedError('gpu', 'a GPU');
+    this.lost ??= disposedError('gpu', 'a GPU');
     this.#after([], () => {
       this.#pool.empty();
       this.#uniforms?.destroy();
@@ -183,13 +174,14 @@ export class Player {
   }
 
   #take(bytes: number, argument: string, usage: number): { buffer: GPUBuffer; outcome: Outcome } {
-    let found = this.#pool.find(bytes, argument, usage);
-    const outcome = found === undefined ? this.#guarded(() => (found = this.#find(bytes, argument, usage))) : nothing;
-    return { buffer: found as GPUBuffer, outcome };
+    let buffer = this.#pool.find(bytes, argument, usage);
+    if (buffer !== undefined) return { buffer, outcome: nothing };
+    const outcome = this.#guarded(() => (buffer = this.#create(bytes, usage)));
+    return { buffer: buffer as unknown as GPUBuffer, outcome };
   }
 
-  #find(bytes: number, argument: string, usage: number): GPUBuffer {
-    return this.#pool.find(bytes, argument, usage) ?? this.device.createBuffer({ size: bufferLength(bytes, this.device), usage });
+  #create(bytes: number, usage: number): GPUBuffer {
+    return this.device.createBuffer({ size: bufferLength(bytes, this.device), usage });
   }
 
   /** Runs commands, and says what of them failed. */
@@ -205,7 +197,7 @@ export class Player {
     }
     const popped = filters.map(() => device.popErrorScope().catch(() => null));
     return Promise.all(popped).then(([memory, ...others]) => {
-      if (this.#lost !== undefined) return this.#lost;
+      if (this.lost !== undefined) return this.lost;
       const error = others.find((each) => each !== null);
       if (memory != null) {
         return new MultiheadError('E_MEMORY', { argument: 'gpu', expected: 'enough memory of the GPU', got: memory.message, cause: memory });
@@ -226,7 +218,9 @@ export class Player {
 
   #submit({ data, scratch, dispatches }: Plan, pipelines: readonly Pipeline[], operands: readonly Place[]): void {
     const { device } = this;
-    const own = [...(data.length > 0 ? [data.length] : []), ...scratch].map((words) => this.#find(4 * words, 'gpu', ofTensors));
+    const own = [...(data.length > 0 ? [data.length] : []), ...scratch].map(
+      (words) => this.#pool.find(4 * words, 'gpu', ofTensors) ?? this.#create(4 * words, ofTensors),
+    );
     if (data.length > 0) this.write(own[0] as GPUBuffer, data);
     const places = [...operands.map(({ storage, offset }) => ({ buffer: storage.buffer, offset })), ...own.map((buffer) => ({ buffer, offset: 0 }))];
     const { uniforms, offsets } = this.#writeParameters(dispatches.map(({ parameters }) => parameters));
@@ -261,10 +255,7 @@ export class Player {
     }
     if (this.#uniforms === undefined || end > this.#uniforms.size) {
       this.#uniforms?.destroy();
-      this.#uniforms = this.device.createBuffer({
-        size: Math.max(2 ** 16, bufferLength(2 * end, this.device)),
-        usage: usages.uniform | usages.copyDst,
-      });
+      this.#uniforms = this.#create(Math.max(2 ** 16, 2 * end), usages.uniform | usages.copyDst);
       this.#groups.clear();
       this.#nextUniform = 0;
     }
@@ -279,40 +270,36 @@ export class Player {
 
   #group({ access, layout }: Pipeline, resources: readonly Required<GPUBufferBinding>[]): GPUBindGroup {
     const key = [access, ...resources.map(({ buffer, offset, size }) => `${this.#numberOf(buffer)}:${offset}:${size}`)].join(' ');
-    let group = this.#groups.get(key);
-    if (group === undefined) {
+    return kept(this.#groups, key, () => {
       if (this.#groups.size >= mostGroups) this.#groups.clear();
-      group = this.device.createBindGroup({ layout, entries: resources.map((resource, binding) => ({ binding, resource })) });
-      this.#groups.set(key, group);
-    }
-    return group;
+      return this.device.createBindGroup({ layout, entries: resources.map((resource, binding) => ({ binding, resource })) });
+    });
   }
 
   #numberOf(buffer: GPUBuffer): number {
-    let number = this.#numbers.get(buffer);
-    if (number === undefined) this.#numbers.set(buffer, (number = ++this.#buffers));
-    return number;
+    return kept(this.#numbers, buffer, () => ++this.#buffers);
   }
 }
 
 const blockBytes = (block: Uint32Array): number => Math.max(16, roundUp(4 * block.length, 16));
 
-/** Milliseconds between looks at a promise that is waited for, and how many there are at least. */
-const [look, mostLooks] = [30_000, 4];
-const lateError = (what: string): MultiheadError => gpuError('gpu', `${what} within ${(look * mostLooks) / 1000} s`, 'none: it hangs');
+/** How often a promise is looked at until it is given up, and the seconds that this takes at least. */
+const mostLooks = 4;
+const longest = 120;
+const lateError = (what: string, seconds: number): MultiheadError => gpuError('gpu', `${what} within ${seconds} s`, 'none: it hangs');
 
 /**
- * Waits for a promise of a device, for which `late` is called now and then: an error of it ends the wait. The timer also keeps Node from
- * its end, which promises of npm's webgpu do not.
+ * Waits for a promise of a device, for which `late` is called every `look` seconds: an error of it ends the wait. The timer also keeps
+ * Node from its end, which promises of npm's webgpu do not.
  */
-async function awake<T>(promise: Promise<T>, late: (looks: number) => MultiheadError | undefined): Promise<T> {
+async function awake<T>(promise: Promise<T>, look: number, late: (looks: number) => MultiheadError | undefined): Promise<T> {
   let timer: ReturnType<typeof setInterval> | undefined;
   const ended = new Promise<never>((_, reject) => {
     let looks = 0;
     timer = setInterval(() => {
       const error = late((looks += 1));
       if (error !== undefined) reject(error);
-    }, look);
+    }, 1000 * look);
   });
   try {
     return await Promise.race([promise, ended]);
@@ -322,5 +309,5 @@ async function awake<T>(promise: Promise<T>, late: (looks: number) => MultiheadE
 }
 
 /** Waits for what opens a device. */
-export const inTime = <T>(promise: Promise<T>, what: string): Promise<T> =>
-  awake(promise, (looks) => (looks < mostLooks ? undefined : lateError(what)));
+export const inTime = <T>(promise: Promise<T>, what: string, seconds = longest): Promise<T> =>
+  awake(promise, seconds / mostLooks, (looks) => (looks < mostLooks ? undefined : lateError(what, seconds)));

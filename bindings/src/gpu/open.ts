@@ -28,7 +28,8 @@ export interface OpenedDevice {
   readonly info: GpuInfo;
 }
 
-export async function openDevice(given: GpuOptions): Promise<OpenedDevice> {
+/** `seconds`: how long a browser may take for its adapter and a device that computes, for who has something else; default two minutes. */
+export async function openDevice(given: GpuOptions, seconds?: number): Promise<OpenedDevice> {
   const options = readOptions(given, optionNames, 'gpu');
   const { device, adapter, powerPreference, signal } = options;
   checkSignal(signal);
@@ -48,12 +49,16 @@ export async function openDevice(given: GpuOptions): Promise<OpenedDevice> {
       throw error;
     }
   })();
-  // A device that comes after the call was aborted is nobody's.
-  void opened.then(
-    ({ device: made, own }) => signal?.aborted && own && made.destroy(),
-    () => {},
-  );
-  return abortable(opened, signal, 'gpu');
+  try {
+    return await abortable(inTime(opened, 'a device that computes', seconds), signal, 'gpu');
+  } catch (error) {
+    // A device that comes later is nobody's.
+    void opened.then(
+      ({ device: made, own }) => own && made.destroy(),
+      () => {},
+    );
+    throw error;
+  }
 }
 
 async function findAdapter(powerPreference: GPUPowerPreference | undefined): Promise<GPUAdapter> {
@@ -63,10 +68,9 @@ async function findAdapter(powerPreference: GPUPowerPreference | undefined): Pro
   if (gpu === undefined) {
     throw gpuError('gpu', 'a browser with WebGPU, on a page under HTTPS or on localhost', 'none: navigator.gpu is missing');
   }
-  const asked = gpu.requestAdapter(powerPreference === undefined ? {} : { powerPreference }).catch((cause: unknown) => {
+  const found = await gpu.requestAdapter(powerPreference === undefined ? {} : { powerPreference }).catch((cause: unknown) => {
     throw gpuError('gpu', 'an adapter', String((cause as Error).message), cause);
   });
-  const found = await inTime(asked, 'an adapter');
   if (found !== null) return found;
   throw gpuError('gpu', 'an adapter', 'none: the browser knows no GPU here, or does not use it');
 }
@@ -87,10 +91,9 @@ async function gpuOfNode(): Promise<GPU> {
 async function deviceOf(adapter: GPUAdapter): Promise<GPUDevice> {
   const requiredFeatures = usedFeatures.filter((feature) => adapter.features.has(feature));
   const requiredLimits = Object.fromEntries(raisedLimits.map((name) => [name, adapter.limits[name]]).filter(([, limit]) => limit !== undefined));
-  const asked = adapter.requestDevice({ requiredFeatures, requiredLimits }).catch((cause: unknown) => {
+  return adapter.requestDevice({ requiredFeatures, requiredLimits }).catch((cause: unknown) => {
     throw gpuError('gpu', "a device with the adapter's limits", String((cause as Error).message), cause);
   });
-  return inTime(asked, 'a device');
 }
 
 async function infoOf(device: GPUDevice): Promise<GpuInfo> {
@@ -129,7 +132,7 @@ async function subgroupOf(device: GPUDevice, { subgroupMinSize, subgroupMaxSize 
   const copy = device.createBuffer({ size: 4 * asked, usage: usages.mapRead | usages.copyDst });
   try {
     const module = device.createShaderModule({ code });
-    const pipeline = await inTime(device.createComputePipelineAsync({ layout: 'auto', compute: { module, entryPoint: 'main' } }), 'a kernel');
+    const pipeline = await device.createComputePipelineAsync({ layout: 'auto', compute: { module, entryPoint: 'main' } });
     const bindings = device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries: [{ binding: 0, resource: { buffer: right } }] });
     const encoder = device.createCommandEncoder();
     const pass = encoder.beginComputePass();
@@ -139,7 +142,7 @@ async function subgroupOf(device: GPUDevice, { subgroupMinSize, subgroupMaxSize 
     pass.end();
     encoder.copyBufferToBuffer(right, 0, copy, 0, 4 * asked);
     device.queue.submit([encoder.finish()]);
-    await inTime(copy.mapAsync(1), 'memory');
+    await copy.mapAsync(1);
     return new Uint32Array(copy.getMappedRange()).every((each) => each === 1) ? size : 0;
   } catch {
     return 0; // kernels without subgroups do the same

@@ -28,7 +28,6 @@ export class GpuOperands extends Operands {
   readonly #given: { readonly core: GpuCore; readonly name: string }[] = [];
   /** Copies of numbers that were not on the GPU. */
   readonly #copies: GpuCore[] = [];
-  readonly #numbers = new Map<GpuCore, number>();
   #made: WebGpuTensor[] = [];
 
   constructor(gpu: GpuRuntime) {
@@ -74,8 +73,7 @@ export class GpuOperands extends Operands {
 
   override operandOf<D extends DType>(tensor: unknown): Operand<D> | undefined {
     const core = gpuCoreOf(tensor) as GpuCore<D> | undefined;
-    if (core === undefined) return undefined;
-    return { address: (this.#numbers.get(core) ?? 0) as Uint32, dtype: core.dtype, shape: core.shape, ...stridesOf(core) };
+    return core && asOperand(core, this.#cores.indexOf(core) + 1);
   }
 
   /** How many there are so far. */
@@ -133,15 +131,18 @@ export class GpuOperands extends Operands {
   }
 
   #operand<D extends DType>(core: GpuCore<D>): Operand<D> {
-    const number = this.#cores.push(core);
-    this.#numbers.set(core, number);
-    return { address: number as Uint32, dtype: core.dtype, shape: core.shape, ...stridesOf(core) };
+    return asOperand(core, this.#cores.push(core));
   }
 }
 
 const storages = (cores: readonly GpuCore[]): Storage[] => cores.map(({ storage }) => storage);
 
-const stridesOf = ({ strides }: GpuCore): { strides?: readonly number[] } => (strides === undefined ? {} : { strides });
+const asOperand = <D extends DType>({ dtype, shape, strides }: GpuCore<D>, number: number): Operand<D> => ({
+  address: number as Uint32,
+  dtype,
+  shape,
+  ...(strides && { strides }),
+});
 
 /** Copies numbers to the GPU. */
 export function uploaded<D extends DType>(gpu: GpuRuntime, dtype: D, shape: Extents, data: ArrayBufferView, argument: string): GpuCore<D> {

@@ -1,6 +1,7 @@
 // The kernels' texts for a device, and their pipelines. A pipeline is made once for a kernel and its constants, because compiling takes
 // up to a second on a GPU.
 
+import { kept } from './buffers.js';
 import { gpuError } from './errors.js';
 import type { MultiheadError } from '../runtime/errors.js';
 
@@ -13,7 +14,6 @@ export interface KernelSource {
 
 /** A pipeline, or why there is none. */
 export interface Pipeline {
-  readonly kernel: string;
   /** The access of each binding, which determines the layout: 'r' read, 'w' read and write. */
   readonly access: string;
   readonly layout: GPUBindGroupLayout;
@@ -67,22 +67,15 @@ export class Pipelines {
     this.#kernels = kernels;
   }
 
-  get count(): number {
-    return this.#made.size;
-  }
-
   nameOf(kernel: number): string {
     return this.#kernels[kernel]?.name ?? `kernel ${kernel}`;
   }
 
   get(kernel: number, constants: readonly number[]): Compiling {
-    const key = `${kernel} ${constants.join(' ')}`;
-    let compiling = this.#made.get(key);
-    if (compiling === undefined) {
+    return kept(this.#made, `${kernel} ${constants.join(' ')}`, () => {
       const made: Compiling = { ready: undefined, done: this.#compile(kernel, constants).then((pipeline) => (made.ready = pipeline)) };
-      this.#made.set(key, (compiling = made));
-    }
-    return compiling;
+      return made;
+    });
   }
 
   async #compile(kernel: number, constants: readonly number[]): Promise<Pipeline> {
@@ -102,7 +95,7 @@ export class Pipelines {
         compute: { module, entryPoint: 'main' },
         label: name,
       });
-      return { kernel: name, access, layout, compute: pipeline, failure: undefined };
+      return { access, layout, compute: pipeline, failure: undefined };
     } catch (cause) {
       const messages = await module.getCompilationInfo().then(
         ({ messages: all }) => all.filter(({ type }) => type === 'error').map(({ lineNum, message }) => `line ${lineNum}: ${message}`),
@@ -110,22 +103,16 @@ export class Pipelines {
       );
       const why = messages.length > 0 ? messages.join('; ') : String((cause as Error).message);
       const failure = gpuError('gpu', `a driver that compiles the kernel "${name}" for ${constants.join(', ')}`, why, cause);
-      return { kernel: name, access, layout, compute: undefined, failure };
+      return { access, layout, compute: undefined, failure };
     }
   }
 
   #layoutOf(access: string): GPUBindGroupLayout {
-    let layout = this.#layouts.get(access);
-    if (layout === undefined) {
-      const storage = [...access].map((each, at): GPUBindGroupLayoutEntry => ({
-        binding: at + 1,
-        visibility: compute,
-        buffer: { type: each === 'w' ? 'storage' : 'read-only-storage' },
-      }));
-      const uniform: GPUBindGroupLayoutEntry = { binding: 0, visibility: compute, buffer: { type: 'uniform', hasDynamicOffset: true } };
-      layout = this.#device.createBindGroupLayout({ entries: [uniform, ...storage] });
-      this.#layouts.set(access, layout);
-    }
-    return layout;
+    const types = { u: 'uniform', w: 'storage', r: 'read-only-storage' } as const;
+    const entries = [...`u${access}`].map((each, binding) => {
+      const buffer = { type: types[each as keyof typeof types], hasDynamicOffset: each === 'u' };
+      return { binding, visibility: compute, buffer };
+    });
+    return kept(this.#layouts, access, () => this.#device.createBindGroupLayout({ entries }));
   }
 }

@@ -47,8 +47,7 @@ export function readPlan(words: Uint32Array<ArrayBuffer>): Plan {
 }
 
 /** The device as plans depend on it, for calls without operands. */
-export function deviceOf({ limits }: GPUDevice, { subgroup, workgroupBytes, storageBuffers, bindingBytes }: GpuInfo): GpuDevice {
-  const groups = limits.maxComputeWorkgroupsPerDimension;
+export function deviceOf({ limits }: GPUDevice, { subgroup, bindingBytes }: GpuInfo): GpuDevice {
   const bytes = seedWords(bindingBytes, 'bindingBytes');
-  return { subgroup, workgroupBytes, storageBuffers, bindingBytes: bytes, groups, operands: 0 } as unknown as GpuDevice;
+  return { subgroup, bindingBytes: bytes, groups: limits.maxComputeWorkgroupsPerDimension, operands: 0 } as unknown as GpuDevice;
 }

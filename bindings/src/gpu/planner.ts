@@ -5,7 +5,7 @@ import { dtypes, stridedRank } from '../generated/tables.js';
 import { unpack } from '../load/unpack.js';
 import { Arguments } from '../runtime/arguments.js';
 import { type GuardedModule, guardModule } from '../runtime/guard.js';
-import { type CleanupRecord, Heap } from '../runtime/memory.js';
+import { Heap } from '../runtime/memory.js';
 import type { Runtime } from '../runtime/operands.js';
 import type { RawModule } from '../runtime/raw.js';
 import type { Operand } from '../types/wire.js';
@@ -22,29 +22,6 @@ class StridedArguments extends Arguments {
     this.number(operand.address);
     this.number(operand.dtype === 'bool' ? 0 : dtypes[operand.dtype]);
     for (const number of [...operand.shape, ...strides]) this.number(number);
-  }
-}
-
-/** Who counts objects: those of the planner are caches, whose lengths are in it and whose rows are on the GPU. */
-export interface Owners {
-  adopt(owner: object, cleanup: CleanupRecord): void;
-  retire(owner: object, cleanup: CleanupRecord): void;
-}
-
-class PlannerHeap extends Heap {
-  readonly #owners: Owners;
-
-  constructor(raw: GuardedModule, { scopes }: Runtime, owners: Owners) {
-    super(raw, scopes);
-    this.#owners = owners;
-  }
-
-  override adopt(owner: object, cleanup: CleanupRecord): void {
-    this.#owners.adopt(owner, cleanup);
-  }
-
-  override retire(owner: object, cleanup: CleanupRecord): void {
-    this.#owners.retire(owner, cleanup);
   }
 }
 
@@ -67,11 +44,8 @@ export async function loadPlanner(): Promise<GuardedModule> {
   return guardModule(raw as unknown as RawModule, () => {});
 }
 
-/** A planner's runtime for the GPU of an instance. */
-export const plannerRuntime = (raw: GuardedModule, runtime: Runtime, owners: Owners): Runtime => ({
-  raw,
-  args: new StridedArguments(raw),
-  heap: new PlannerHeap(raw, runtime, owners),
-  scopes: runtime.scopes,
-  moreTables: [],
-});
+/** A planner's runtime for the GPU of an instance. Its objects are caches, whose rows are on the GPU: `owners` counts them. */
+export function plannerRuntime(raw: GuardedModule, { scopes }: Runtime, owners: Pick<Heap, 'adopt' | 'retire'>): Runtime {
+  const heap = Object.assign(new Heap(raw, scopes), { adopt: owners.adopt.bind(owners), retire: owners.retire.bind(owners) });
+  return { raw, args: new StridedArguments(raw), heap, scopes, moreTables: [] };
+}

@@ -153,10 +153,11 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
   /**
    * `'gpu'` computes the layers on the browser's GPU by WebGPU: the matrices go there while they are read, and caches of
    * generations live there. Models with images or with encoder and decoder, DeBERTa, CLIP's texts and heads wider than 256 are an
-   * `E_OPTION` that says why, as are generations with edits of scores and pattern, beams, prompt lookup, prefixes, gradients and training. `'auto'`
-   * loads the weights on both sides, measures both at the first passes and tokens, and takes the faster one, which {@link Model.device}
-   * says with the times; the other calls are the CPU's, and it goes on there, in the middle of a generation too, if the GPU is lost,
-   * hangs for two minutes, refuses a kernel or has not enough memory. With `workers`, these are the CPU; `'gpu'` takes none. Default `'cpu'`.
+   * `E_OPTION` that says why, as are generations with beams, prompt lookup, prefixes, gradients and training. `'auto'` waits five seconds
+   * for a device, loads the weights on both sides, measures both at the first passes and tokens, and takes the faster one, which
+   * {@link Model.device} says with the times; the other calls are the CPU's, and it goes on there, in the middle of a generation too, if the
+   * GPU is lost, hangs for two minutes, refuses a kernel or has not enough memory. With `workers`, these are the CPU; `'gpu'` takes none.
+   * Default `'cpu'`.
    */
   readonly device?: 'cpu' | 'gpu' | 'auto' | undefined;
   /**
@@ -354,8 +355,8 @@ export interface GenerateOptions extends PrefixOptions, ChosenRules {
   /**
    * Changes of values inside the model for every token, of the prompt and of the new text: as {@link Edit}, but `tokens` are
    * positions in the whole text, and the text grows, so that a value has one row for each of them, or one row for all tokens.
-   * `replace` is not possible, and values of `scores` and `pattern` have one number for all keys. Edits of these two need no
-   * cache: each step computes all tokens. Default none.
+   * `replace` is not possible, and values of `scores` and `pattern` have one number for all keys. With edits of
+   * these two, each step on the CPU computes all tokens. Default none.
    */
   readonly edits?: readonly SessionEdit[] | undefined;
   /**

@@ -8,7 +8,6 @@
 //   its row, NaN, and a row whose sum is NaN is written as bits.
 //#params AttentionBlock
 //#include halves.wgsl
-const NONE = 0xffffffffu;
 const LOWEST = -3.4028234e38;
 const LOG2E = 1.4426950408889634;
 const MINUS_INFINITY = 0xff800000u;

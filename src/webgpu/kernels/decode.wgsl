@@ -14,20 +14,14 @@ const LANES = 8u;
 const SLOTS = 8u;
 const ROWS = DECODE_ROWS - WIDTH / 256u * (DECODE_ROWS / 2u);
 const COLUMNS = WIDTH / 32u; // vec4 of an invocation
-//#if SUBGROUP
-const EACH = SUBGROUP; // lanes that shuffle
-//#else
-const EACH = 1u;
-//#end
+const EACH = max(SUBGROUP, 1u); // lanes that shuffle
 const PARTS = LANES / EACH;
 var<workgroup> part: array<vec4f, ROWS * SLOTS * PARTS>;
 var<workgroup> tops: array<f32, ROWS * SLOTS>;
 var<workgroup> sums: array<f32, ROWS * SLOTS>;
 var<workgroup> values: array<vec4f, 64>;
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let index = w.y * n.x + w.x;
+//#include main.wgsl
   let split = index % p.splits;
   let tile = index / p.splits % p.tiles;
   let head = index / p.splits / p.tiles;

@@ -7,19 +7,17 @@
 @group(0) @binding(3) var<storage, read> lists: array<u32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 //#include numbers.wgsl
-const NONE = 0xffffffffu;
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
+//#include main.wgsl
   let quads = (p.columns + 3u) / 4u;
-  let i = (w.y * n.x + w.x) * 64u + t;
+  let i = index * 64u + t;
   if (i >= p.rows * quads) { return; }
   let row = i / quads;
   let c = i % quads;
-  let index = lists[p.indices + row] - p.first_row;
-  if (index >= p.table_rows) { return; }
+  let entry = lists[p.indices + row] - p.first_row;
+  if (entry >= p.table_rows) { return; }
   let unit = c / GROUPS;
-  var v = numbers_of(numbers[index * p.units + unit], c % GROUPS) * scale_of(index, unit);
+  var v = numbers_of(numbers[entry * p.units + unit], c % GROUPS) * scale_of(entry, unit);
   if (p.factors != NONE) { v *= bitcast<f32>(lists[p.factors + row]); }
   for (var k = 0u; k < 4u; k++) {
     if (4u * c + k >= p.columns) { return; }

@@ -24,9 +24,7 @@ var<workgroup> weights: array<vec4u, TILE * LANES>; // bits of the rows of a row
 var<workgroup> part: array<f32, TILE_ROWS * LANES>;
 var<workgroup> odd_values: atomic<u32>; // a value is NaN or infinite: 0 times it is not 0
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let index = w.y * n.x + w.x;
+//#include main.wgsl
   let head = index / p.tiles;
   if (head >= p.batch * p.kv_heads) { return; }
   let b = head / p.kv_heads;

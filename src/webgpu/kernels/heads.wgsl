@@ -6,20 +6,14 @@
 @group(0) @binding(2) var<storage, read> vectors: array<f32>;
 @group(0) @binding(3) var<storage, read> tables: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
-const NONE = 0xffffffffu;
 var<workgroup> head: array<f32, 1024>;
-var<workgroup> sums: array<f32, 64>;
+var<workgroup> part: array<f32, 64>;
+//#include total.wgsl type=f32
 
 fn normalize(t: u32, gain: u32) {
   var squares = 0.0;
   for (var c = t; c < p.width; c += 64u) { squares += head[c] * head[c]; }
-  sums[t] = squares;
-  for (var step = 32u; step > 0u; step >>= 1u) {
-    workgroupBarrier();
-    if (t < step) { sums[t] += sums[t + step]; }
-  }
-  workgroupBarrier();
-  let factor = inverseSqrt(sums[0] / f32(p.width) + p.eps);
+  let factor = inverseSqrt(total(t, squares) / f32(p.width) + p.eps);
   for (var c = t; c < p.width; c += 64u) { head[c] *= factor * vectors[gain + c]; }
   workgroupBarrier();
 }
@@ -39,33 +33,23 @@ fn rotate(t: u32, token: u32) {
   workgroupBarrier();
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let heads = p.q_heads + 2u * p.k_heads;
-  let row = w.y * n.x + w.x;
-  if (row >= p.tokens * heads) { return; }
-  let token = row / heads;
-  let h = row % heads;
-  // First head and next head in x, heads, first word in y, gain: of q, k or v.
-  var part = array<u32, 5>(p.q_first, p.q_step, p.q_heads, p.q_out, p.q_gain);
-  var at = h;
-  if (h >= p.q_heads) {
-    part = array<u32, 5>(p.k_first, p.k_step, p.k_heads, p.k_out, p.k_gain);
-    at = h - p.q_heads;
-  }
-  let of_v = h >= p.q_heads + p.k_heads;
-  if (of_v) {
-    part = array<u32, 5>(p.v_first, p.v_step, p.k_heads, p.v_out, NONE);
-    at = h - p.q_heads - p.k_heads;
-  }
-  let first = token * p.x_stride + part[0] + at * part[1];
-  let to = part[3] + (token * part[2] + at) * p.width;
+//#include main.wgsl
+  let heads = p.q.z + p.k.z + p.v.z;
+  if (index >= p.tokens * heads) { return; }
+  let token = index / heads;
+  let h = index % heads;
+  let of_q = h < p.q.z;
+  let of_v = h >= p.q.z + p.k.z;
+  let place = select(select(p.k, p.q, of_q), p.v, of_v);
+  let gain = select(select(p.k_gain, p.q_gain, of_q), NONE, of_v);
+  let at = h - select(select(p.q.z, 0u, of_q), p.q.z + p.k.z, of_v);
+  let first = p.x_first + token * p.x_stride + place.x + at * place.y;
+  let to = place.w + (token * place.z + at) * p.width;
   for (var c = t; c < p.width; c += 64u) {
     let value = x[first + c];
     head[c] = select(value, clamp(value, -p.most, p.most), p.most != 0.0);
   }
   workgroupBarrier();
-  let gain = part[4];
   if (p.norm_last == 0u && gain != NONE) { normalize(t, gain); }
   if (p.pairs != 0u && !of_v) { rotate(t, token); }
   if (p.norm_last != 0u && gain != NONE) { normalize(t, gain); }

@@ -8,7 +8,6 @@
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 //#include numbers.wgsl
 //#include functions.wgsl
-const NONE = 0xffffffffu;
 
 fn exists(c: u32) -> vec4<bool> { return vec4u(4u * c) + vec4u(0u, 1u, 2u, 3u) < vec4u(p.columns); }
 

@@ -40,10 +40,9 @@ fn normalize_rows(first: u32, t: u32) {
   factor = inverseSqrt(total(t, squares) / f32(p.columns) + p.eps);
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
+//#include main.wgsl
   let lane = t % 16u;
-  let pair = (w.y * n.x + w.x) * 4u + t / 16u;
+  let pair = index * 4u + t / 16u;
   let first = w.z * ROWS;
   if (p.norm != 0u) { normalize_rows(first, t); }
   let gated = p.gated != 0u;

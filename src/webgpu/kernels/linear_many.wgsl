@@ -23,12 +23,10 @@ fn write_four(row: u32, output: u32, sums: vec4f) {
   }
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let tile = w.y * n.x + w.x;
+//#include main.wgsl
   let across = (p.outputs + 63u) / 64u;
-  let first_output = tile % across * 64u;
-  let first_row = tile / across * 64u;
+  let first_output = index % across * 64u;
+  let first_row = index / across * 64u;
   if (first_row >= p.rows) { return; }
   let four = t % 16u;
   let quad = t / 16u;

@@ -10,9 +10,7 @@
 // By what the results of a split are multiplied.
 fn share(at: u32, top: f32) -> f32 { return exponential(bitcast<f32>(partials[at]) - top); }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let index = w.y * n.x + w.x;
+//#include main.wgsl
   let head = index / p.rows;
   let row = index % p.rows;
   if (head >= p.batch * p.kv_heads) { return; }

@@ -3,17 +3,14 @@
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> vectors: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
-const NONE = 0xffffffffu;
 var<workgroup> part: array<f32, 64>;
 
 //#include total.wgsl type=f32
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let row = w.y * n.x + w.x;
-  if (row >= p.rows) { return; }
-  let first = p.x_first + row * p.x_stride;
-  let to = p.y_first + row * p.y_stride;
+//#include main.wgsl
+  if (index >= p.rows) { return; }
+  let first = p.x_first + index * p.x_stride;
+  let to = p.y_first + index * p.y_stride;
   var mean = 0.0;
   if (p.layer != 0u) {
     var sum = 0.0;

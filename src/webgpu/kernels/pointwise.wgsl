@@ -5,9 +5,8 @@
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 //#include functions.wgsl
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let i = (w.y * n.x + w.x) * 64u + t;
+//#include main.wgsl
+  let i = index * 64u + t;
   if (i >= p.rows * p.columns) { return; }
   let row = i / p.columns;
   let c = i % p.columns;

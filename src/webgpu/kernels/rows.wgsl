@@ -11,10 +11,10 @@
 @group(0) @binding(4) var<storage, read> x2: array<u32>;
 @group(0) @binding(5) var<storage, read_write> y2: array<atomic<u32>>;
 //#end
-const NONE = 0xffffffffu;
 const MOST = 256u; // numbers of a row
 var<workgroup> row: array<f32, MOST>;
-var<workgroup> parts: array<f32, 64>;
+var<workgroup> part: array<f32, 64>;
+//#include total.wgsl type=f32
 var<workgroup> odd: atomic<u32>;
 
 // The high word of the product.
@@ -42,6 +42,21 @@ fn rotation(position: u32, pair: u32) -> vec2f {
   return result;
 }
 
+// x shifted right by n, 1 to 31, rounded to nearest, ties to even.
+fn rounded(x: u32, n: u32) -> u32 { return (x + (1u << (n - 1u)) - 1u + ((x >> n) & 1u)) >> n; }
+
+// The bits of a float as those of a half.
+fn half_bits(x: u32, dtype: u32) -> u32 {
+  let size = x & 0x7fffffffu;
+  let sign = (x >> 16u) & 0x8000u;
+  if (dtype != F16) { return sign | select(rounded(size, 16u), 0x7fc0u, size > 0x7f800000u); }
+  if (size > 0x7f800000u) { return sign | 0x7e00u; }
+  if (size >= 0x477ff000u) { return sign | 0x7c00u; } // from 65520 on
+  if (size >= 0x38800000u) { return sign | rounded(size - 0x38000000u, 13u); }
+  if (size < 0x33000000u) { return sign; } // below half of the smallest
+  return sign | rounded((size & 0x7fffffu) | 0x800000u, 126u - (size >> 23u));
+}
+
 fn word_of(second: bool, at: u32) -> u32 {
 //#if PAIR
   if (second) { return x2[at]; }
@@ -64,18 +79,16 @@ fn set_word(second: bool, at: u32, kept: u32, bits: u32) {
   atomicOr(&y[at], bits);
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let group = w.y * n.x + w.x;
-  if (group >= p.count * (1u + PAIR)) { return; }
-  let second = group >= p.count;
-  let index = group % p.count;
+//#include main.wgsl
+  if (index >= p.count * (1u + PAIR)) { return; }
+  let second = index >= p.count;
+  let number = index % p.count;
   let source = select(p.x, p.x2, second);
   let place = select(p.y, p.y2, second);
   let width = select(p.width, p.width2, second);
-  let i = index % p.rows;
-  let h = index / p.rows % p.heads;
-  let b = index / p.rows / p.heads;
+  let i = number % p.rows;
+  let h = number / p.rows % p.heads;
+  let b = number / p.rows / p.heads;
   var to = i;
   if (p.targets != NONE) { to = data[p.targets + b * p.rows + i]; }
   if (to == NONE) { return; }
@@ -90,20 +103,16 @@ fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @bui
   if (p.normalize != 0u) {
     var top = 0.0;
     for (var c = t; c < p.width; c += 64u) { top = max(top, abs(row[c])); }
-    parts[t] = top;
+    part[t] = top;
     workgroupBarrier();
-    for (var k = 0u; k < 64u; k++) { top = max(top, parts[k]); }
+    for (var k = 0u; k < 64u; k++) { top = max(top, part[k]); }
     workgroupBarrier();
     // Squares beyond the range of floats: the row is divided by its largest number before.
     var size = 1.0;
     if (top > 1e15 || (p.eps == 0.0 && top < 1e-15 && top > 0.0)) { size = top; }
     var sum = 0.0;
     for (var c = t; c < p.width; c += 64u) { sum += (row[c] / size) * (row[c] / size); }
-    parts[t] = sum;
-    workgroupBarrier();
-    sum = 0.0;
-    for (var k = 0u; k < 64u; k++) { sum += parts[k]; }
-    let f = 1.0 / sqrt(sum / f32(p.width) + p.eps / size / size);
+    let f = 1.0 / sqrt(total(t, sum) / f32(p.width) + p.eps / size / size);
     for (var c = t; c < p.width; c += 64u) {
       var gain = 1.0;
       if (p.gain != NONE) { gain = bitcast<f32>(data[p.gain + c]); }

@@ -7,9 +7,7 @@
 @group(0) @binding(3) var<storage, read> totals: array<u32>;
 @group(0) @binding(7) var<storage, read_write> out: array<u32>;
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) w: vec3u, @builtin(num_workgroups) n: vec3u, @builtin(local_invocation_index) t: u32) {
-  let index = w.y * n.x + w.x;
+//#include main.wgsl
   let j = index % p.tiles * 64u + t;
   let row = index / p.tiles % p.out_rows;
   let place = index / p.tiles / p.out_rows % p.out_heads;

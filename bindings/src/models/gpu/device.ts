@@ -81,10 +81,10 @@ export class GpuPlace {
   }
 }
 
-/** Opens a device unless one is open. Rejects with `E_GPU`, `E_ABORTED`. */
-export async function openPlace({ heap }: Runtime, signal: AbortSignal | undefined): Promise<GpuPlace> {
+/** Opens a device unless one is open, within so many seconds if they are given. Rejects with `E_GPU`, `E_ABORTED`. */
+export async function openPlace({ heap }: Runtime, signal: AbortSignal | undefined, seconds?: number): Promise<GpuPlace> {
   if (shared === undefined || shared.player.lost !== undefined) {
-    const { device, info } = await openDevice({ signal });
+    const { device, info } = await openDevice({ signal }, seconds);
     shared = { player: new Player(device, kernels), info, users: new Set() };
   }
   return new GpuPlace(heap, shared);

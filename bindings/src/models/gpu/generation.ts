@@ -5,7 +5,7 @@ import * as wire from '../../generated/wire.js';
 import type { Storage } from '../../gpu/buffers.js';
 import { disposedError, optionError } from '../../runtime/errors.js';
 import { checkStatus, type Runtime } from '../../runtime/operands.js';
-import { dtypes } from '../../generated/tables.js';
+import { dtypes, sites } from '../../generated/tables.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Int32, Int64 } from '../../types/wire.js';
 import type { GenerationSettings, GenerationStep, SteppedGeneration } from '../core/engine.js';
@@ -13,8 +13,8 @@ import { SessionMemory, topTokensOf } from '../core/generation.js';
 import type { GpuPlace } from './device.js';
 import type { GpuWeights } from './weights.js';
 
-/** Tokens of a pass of a prompt: their values need memory on the GPU. */
-const mostTokens = 512;
+/** Tokens of a pass of a prompt: their values need memory on the GPU, and most of all scores and weights that are edited. */
+const [mostTokens, mostOfEditedWeights] = [512, 64];
 
 export class GpuGeneration implements SteppedGeneration {
   readonly #runtime: Runtime;
@@ -25,6 +25,7 @@ export class GpuGeneration implements SteppedGeneration {
   readonly #memory: SessionMemory;
   readonly #caches: Storage[] = [];
   #next: Int32Array;
+  readonly #most: number;
   /** Tokens in the session. */
   #length = 0;
 
@@ -47,6 +48,8 @@ export class GpuGeneration implements SteppedGeneration {
     this.#settings = settings;
     this.#live = live;
     this.#next = settings.prompt;
+    const changesWeights = settings.edits?.some(({ site }) => site === sites.scores || site === sites.pattern);
+    this.#most = changesWeights ? mostOfEditedWeights : mostTokens;
     this.#memory = new SessionMemory(runtime, model, info, settings, new Set(), () => runtime.raw.gpuSessionCreate(weights.handle, model));
     live.add(this);
     try {
@@ -68,7 +71,7 @@ export class GpuGeneration implements SteppedGeneration {
     const { raw, args } = this.#runtime;
     const buffers = [...this.#weights.buffers, ...this.#caches];
     while (this.#next.length > 0) {
-      const ids = this.#next.subarray(0, mostTokens);
+      const ids = this.#next.subarray(0, this.#most);
       const [logits] = await this.#place.play(this.#runtime, buffers, [this.#row.length], (operands) => {
         gpuSession(args, this.#place.limits, operands.span(ids, 'i32', 'prompt'));
         operands.run(() => raw.gpuSessionAppend(this.#weights.handle, this.#memory.session));

@@ -138,12 +138,15 @@ export interface Place {
   readonly abandon: () => void;
 }
 
+/** A browser has an adapter and a device in less than one, unless it hangs: who has a CPU should not wait for that. */
+const secondsBesideCpu = 5;
+
 /** What `openModel` needs of a GPU. `cpu` takes what a GPU does not, and says why; rejects with `E_GPU` without one. */
 export async function openGpuLoader(runtime: Runtime, cpu: Place | undefined, signal: AbortSignal | undefined): Promise<Place> {
   let place: GpuPlace | undefined;
   let reason: string | undefined;
   try {
-    place = await openPlace(runtime, signal);
+    place = await openPlace(runtime, signal, cpu && secondsBesideCpu);
     if (cpu && place.info.software) reason = `${place.info.description}, which computes on the CPU`;
     else await runtime.loadPart?.('gpu');
   } catch (error) {
