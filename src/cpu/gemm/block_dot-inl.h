@@ -148,7 +148,6 @@ HWY_INLINE VI32 sum_of_pairs(hn::Vec<DI16> pairs) {
 // Sum of products of 32 pairs of 16-bit numbers.
 HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x) {
   v128_t sum = wasm_i32x4_dot_i16x8(w[0], wasm_v128_load(x));
-  HWY_UNROLL(4)
   for (size_t i = 1; i < 4; ++i)
     sum = wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(w[i], wasm_v128_load(x + i * 8)));
   return VI32{sum};

@@ -196,13 +196,11 @@ class ScaleReader {
     if (!has_leasts(type_)) read.leasts = read.scales;
     return read;
   }
-  // Writes both scales that blocks b to b + 63 share, of which `left` are left.
-  HWY_INLINE void share(size_t b, size_t left, float (*of_eight)[8]) const {
+  // Writes both scales that blocks b to b + 63 share.
+  HWY_INLINE void share(size_t b, float (*of_eight)[8]) const {
     const hn::CappedTag<float, 4> d;
-    for (size_t i = 0; 8 * i < left; i += 4) {
-      for (size_t which = 0; which < 2; ++which)
-        hn::StoreU(halves(d, half_at(which, b / 8 + i), 4), d, of_eight[which] + i);
-    }
+    for (size_t i = 0; i < 16; i += 4)
+      hn::StoreU(halves(d, half_at(i / 8, b / 8 + i % 8), 4), d, of_eight[i / 8] + i % 8);
   }
 
  private:
@@ -261,10 +259,6 @@ HWY_INLINE VF offsets_of(const Activations& a, size_t row, size_t part, size_t b
 }
 
 #if HWY_ARCH_WASM
-// Blocks of a round.
-template <WeightType kType>
-constexpr size_t kAtOnce = kWidens<kType> ? 1 : 2;
-
 // Computes sums[r * kSide], the products of one row of weights with row first + r of x, lane by
 // lane.
 //
@@ -277,7 +271,7 @@ HWY_NOINLINE void dot_blocks(const FewRows& call, const Activations& a, size_t f
                              const std::byte* HWY_RESTRICT weights, VF* HWY_RESTRICT sums) {
   const DStep d;
   const auto blocks = static_cast<size_t>(weight_blocks(call.weight.columns));
-  constexpr size_t kBytes = kBlockBytes<kType>, kSums = kAtOnce<kType>, kMost = 64;
+  constexpr size_t kBytes = kBlockBytes<kType>, kSums = kWidens<kType> ? 1 : 2, kMost = 64;
   static_assert(kStepBlocks<kType> == 1);
   const ScaleReader read(kType, weights, blocks, a.parts);
   const auto* numbers = reinterpret_cast<const uint8_t*>(weights + a.parts.numbers);
@@ -289,7 +283,7 @@ HWY_NOINLINE void dot_blocks(const FewRows& call, const Activations& a, size_t f
   HWY_ALIGN float scales[kRows][kMost], of_eight[2][8];
   for (size_t begin = 0; begin < blocks; begin += kMost) {
     const size_t count = HWY_MIN(kMost, blocks - begin);
-    if constexpr (shares_scales(kType)) read.share(begin, count, of_eight);
+    if constexpr (shares_scales(kType)) read.share(begin, of_eight);
     // The last vector of scales may reach into the numbers; the scales of x are zero there.
     for (size_t b = 0; b < count; b += hn::Lanes(d)) {
       const BlockScales given = read(begin + b, count, 0, of_eight);
@@ -334,10 +328,9 @@ HWY_NOINLINE void dot_blocks(const FewRows& call, const Activations& a, size_t f
   const auto blocks = static_cast<size_t>(weight_blocks(call.weight.columns));
   constexpr size_t kStep = kStepBlocks<kType>, kSteps = StepScales<kType>::kSteps;
   constexpr size_t kBlocks = kSteps * kStep;
-  const RowParts parts = row_parts(kType, blocks);
-  const ScaleReader read(kType, weights, blocks, parts);
-  const auto* const numbers = reinterpret_cast<const uint8_t*>(weights + parts.numbers);
-  const auto* const bits = reinterpret_cast<const uint8_t*>(weights + parts.bits);
+  const ScaleReader read(kType, weights, blocks, a.parts);
+  const auto* const numbers = reinterpret_cast<const uint8_t*>(weights + a.parts.numbers);
+  const auto* const bits = reinterpret_cast<const uint8_t*>(weights + a.parts.bits);
   const Quant<kType>* const x = a.row<kType>(first);
   VF even[kRows], odd[kRows];
   for (size_t r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);

@@ -178,22 +178,17 @@ void quantize(const NumberRows& rows, WeightType type, std::byte* to, int64_t fi
   }
 }
 
-// The scale of both halves of a block, and what is subtracted from its products.
-struct BlockScale {
-  float of_half[2], least;
-};
-
-// Writes block b of a row.
+// Writes block b of a row. `scale`: of its halves; `least`: what is subtracted from the products.
 template <bool kIsInt8>
 HWY_INLINE void dequantize_block(WeightType type, const uint8_t* row, const RowParts& parts,
-                                 size_t blocks, size_t b, const BlockScale& scale,
+                                 size_t blocks, size_t b, const float (&scale)[2], float least,
                                  float* HWY_RESTRICT to) {
   const hn::CappedTag<float, kIsInt8 ? kBlock : kBlock / 2> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto write = [&](size_t i, size_t half, auto integers) HWY_ATTR {
     // The product is exact, or nothing is subtracted: it does not matter if the two are fused.
-    const auto product = hn::Mul(hn::ConvertTo(d, integers), hn::Set(d, scale.of_half[half]));
-    hn::StoreU(hn::Sub(product, hn::Set(d, scale.least)), d, to + i);
+    const auto product = hn::Mul(hn::ConvertTo(d, integers), hn::Set(d, scale[half]));
+    hn::StoreU(hn::Sub(product, hn::Set(d, least)), d, to + i);
   };
   if constexpr (kIsInt8) {
     const hn::Rebind<int8_t, decltype(d)> d8;
@@ -241,16 +236,16 @@ void dequantize(const WeightMatrix& weight, int64_t first, int64_t end, float* H
         if (has_leasts(type)) read(parts.leasts, leasts);
       }
       const size_t at = b / shared % kBlock;
-      BlockScale scale{{scales[at], scales[at]}, -0.0F};
+      float scale[2] = {scales[at], scales[at]}, least = -0.0F;
       const auto* const factors = reinterpret_cast<const int8_t*>(from + parts.factors) + b;
-      if (has_leasts(type)) scale.least = leasts[at] * (shared > 1 ? factors[blocks] : -1.0F);
+      if (has_leasts(type)) least = leasts[at] * (shared > 1 ? factors[blocks] : -1.0F);
       for (size_t half = 0; half < 2 && shared > 1; ++half)
-        scale.of_half[half] *= factors[has_leasts(type) ? 0 : half * blocks];
+        scale[half] *= factors[has_leasts(type) ? 0 : half * blocks];
       float* const block = b < whole ? to + b * kBlock : last;
       if (type == WeightType::kInt8) {
-        dequantize_block<true>(type, from, parts, blocks, b, scale, block);
+        dequantize_block<true>(type, from, parts, blocks, b, scale, least, block);
       } else {
-        dequantize_block<false>(type, from, parts, blocks, b, scale, block);
+        dequantize_block<false>(type, from, parts, blocks, b, scale, least, block);
       }
     }
     if (whole < blocks) std::copy_n(last, weight.columns % kWeightBlock, to + whole * kBlock);
