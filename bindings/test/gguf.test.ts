@@ -195,48 +195,82 @@ describe('matrices of groups', () => {
   });
 });
 
+/** A Llama of one layer whose matrices, but for the embedding, are random blocks of one type; `bytes` of `numbers`, which begin with these halves. */
+function modelOfBlocks(width: number, mlp: number, type: number, numbers: number, bytes: number, halves: readonly number[]) {
+  const heads = 8;
+  const settings = {
+    'general.architecture': 'llama',
+    'llama.context_length': 64,
+    'llama.embedding_length': width,
+    'llama.block_count': 1,
+    'llama.feed_forward_length': mlp,
+    'llama.attention.head_count': heads,
+    'llama.attention.head_count_kv': heads,
+    'llama.attention.key_length': 32,
+    'llama.attention.value_length': 32,
+    'llama.attention.layer_norm_rms_epsilon': 1e-5,
+  };
+  let state = 1;
+  const byte = () => (state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0) >>> 24;
+  const scales = [...new Uint8Array(Uint16Array.from(halves).buffer)];
+  const matrix = (name: string, rows: number, columns: number) => ({
+    name: `${name}.weight`,
+    shape: [rows, columns],
+    type,
+    data: Uint8Array.from({ length: ((rows * columns) / numbers) * bytes }, (_, at) => scales[at % bytes] ?? byte()),
+  });
+  const norm = (name: string) => ({ name: `${name}.weight`, shape: [width], data: new Float32Array(width).fill(1) });
+  const matrices = [
+    ...['attn_q', 'attn_k', 'attn_v'].map((name) => matrix(`blk.0.${name}`, 32 * heads, width)),
+    matrix('blk.0.attn_output', width, 32 * heads),
+    ...['ffn_gate', 'ffn_up'].map((name) => matrix(`blk.0.${name}`, mlp, width)),
+    matrix('blk.0.ffn_down', width, mlp),
+  ];
+  const embedding = { name: 'token_embd.weight', shape: [24, width], data: Float32Array.from({ length: 24 * width }, () => byte() / 128 - 1) };
+  const file = ggufFile(settings, [embedding, ...matrices, ...['output_norm', 'blk.0.attn_norm', 'blk.0.ffn_norm'].map((name) => norm(name))]);
+  return { file: new Blob([file]), matrices };
+}
+
+describe('blocks of GGUF in memory', () => {
+  // More than 64 blocks in a row, which are one round of the kernel, and a rest that is no whole vector.
+  const kept = [
+    ['Q4_K', modelOfBlocks(9 * 256, 256, 12, 256, 144, [0x0c00, 0x1800]), 18 + 4 / 8],
+    ['Q4_1', modelOfBlocks(73 * 32, 96, 3, 32, 20, [0x2400, 0xaf80]), 20],
+    ['Q5_0', modelOfBlocks(160, 96, 6, 32, 22, [0x2400]), 34],
+  ] as const;
+  it.each(builds.flatMap((simd) => kept.map((each) => [simd, ...each] as const)))('%s: %s', async (simd, _, { file, matrices }, blockBytes) => {
+    using model = await openModel(file, { simd });
+    using wide = await openModel(file, { simd, weights: 'f32' });
+    const saved = matrices.reduce((sum, { shape: [rows, columns] }) => sum + rows! * columns! * (4 - blockBytes / 32), 0);
+    expect(wide.info.weightBytes - model.info.weightBytes).toBe(saved);
+    // One, two and four rows have kernels of their own; with sixteen the weights become f32.
+    for (const rows of [1, 2, 3, 7, 16]) {
+      const some = Array.from({ length: rows }, (__, at) => (at * 5 + rows) % 24);
+      const [got, want] = [(await model.logits(some)).data, (await wide.logits(some)).data];
+      const most = Math.max(...want.map(Math.abs));
+      got.forEach((number, at) => expect(Math.abs(number - want[at]!), `${rows} rows, logit ${at}`).toBeLessThan(0.05 * most));
+    }
+  });
+});
+
 describe('on a GPU', () => {
-  it('blocks that have no kernel become int8', async () => {
-    const width = 32;
-    const settings = {
-      'general.architecture': 'llama',
-      'llama.context_length': 16,
-      'llama.embedding_length': width,
-      'llama.block_count': 1,
-      'llama.feed_forward_length': width,
-      'llama.attention.head_count': 2,
-      'llama.attention.head_count_kv': 2,
-      'llama.attention.layer_norm_rms_epsilon': 1e-5,
-    };
-    // Q5_0: a scale of 2^-6 as f16, fifth bits, numbers.
-    const row = (seed: number) => Uint8Array.from({ length: 22 }, (_, at) => (at < 2 ? [0, 0x24][at] : (seed * 37 + at * 101) % 256) as number);
-    const matrix = (name: string, rows: number) => ({
-      name,
-      shape: [rows, width],
-      type: 6,
-      data: Uint8Array.from(Array.from({ length: rows }, (_, at) => [...row(at)]).flat()),
-    });
-    const norm = (name: string) => ({ name, shape: [width], data: new Float32Array(width).fill(1) });
-    const blocks = ['attn_q', 'attn_k', 'attn_v', 'attn_output', 'ffn_gate', 'ffn_up', 'ffn_down'].map((name) =>
-      matrix(`blk.0.${name}.weight`, width),
-    );
-    const bytes = ggufFile(settings, [
-      matrix('token_embd.weight', 8),
-      ...blocks,
-      ...['output_norm', 'blk.0.attn_norm', 'blk.0.ffn_norm'].map((name) => norm(`${name}.weight`)),
-    ]);
+  it.each([
+    ['Q5_0', 6, 22, [0x2400]],
+    ['Q4_1', 3, 20, [0x2400, 0xaf80]],
+  ] as const)('%s, which has no kernel, becomes int8', async (_, type, blockBytes, halves) => {
+    const { file: bytes } = modelOfBlocks(32, 32, type, 32, blockBytes, halves);
     /** What is in the buffers of the GPU. */
     const uploaded = async (options: OpenModelOptions) => {
       const fake = new FakeDevice();
       const requestAdapter = async () => ({ features: new Set(), limits: fake.limits, requestDevice: async () => fake });
       vi.stubGlobal('navigator', { gpu: { requestAdapter } });
-      using model = await openModel(new Blob([bytes]), { device: 'gpu', ...options });
+      using model = await openModel(bytes, { device: 'gpu', ...options });
       expect(model.device).toMatch(/^gpu: /);
       return fake.buffers.filter(({ destroyed }) => !destroyed).map((buffer) => [...buffer.words()]);
     };
     const got = await uploaded({});
     expect(got.length).toBeGreaterThan(5);
-    expect(got).toEqual(await uploaded({ weights: 'int8' }));
+    expect(got).toEqual(await uploaded({ weights: 'int8', embeddingWeights: 'f32' }));
     vi.unstubAllGlobals();
   });
 });

@@ -996,15 +996,12 @@ struct ModelLoader::State {
 
   // Writes rows as take_rows() has them, and counts them as done.
   Status write_rows(Part& part, const std::byte* from, int64_t count) {
-    if constexpr (rules::kOrderOfFiles) {
-      return write_native_rows(part, from, count);
-    } else {
-      std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
-      for (size_t at = 0; part.is_rows() && at < rows.size(); at += part.row_bytes())
-        turn_scales(same_type(part.stored), rows.data() + at, part.columns);
-      if (!part.is_rows()) rules::turn_numbers(rows, number_bytes(part.stored));
-      return write_native_rows(part, rows.data(), count);
-    }
+    if (rules::kOrderOfFiles) return write_native_rows(part, from, count);
+    std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
+    for (size_t at = 0; part.is_rows() && at < rows.size(); at += part.row_bytes())
+      turn_scales(same_type(part.stored), rows.data() + at, part.columns);
+    if (!part.is_rows()) rules::turn_numbers(rows, number_bytes(part.stored));
+    return write_native_rows(part, rows.data(), count);
   }
 
   Status write_native_rows(Part& part, const std::byte* from, int64_t count) {
@@ -1288,13 +1285,18 @@ std::shared_ptr<Model::Internals> ModelLoader::Internals::model(const ModelLoade
 
 void ModelLoader::Internals::separate_matrices(ModelLoader& loader) {
   loader.state_->separates = true;
+  for (const Part& part : loader.state_->parts) {
+    // Only CPUs multiply the other blocks of GGUF.
+    if (part.matrix == nullptr || part.matrix->type <= WeightType::kInt4) continue;
+    const int64_t before = part.matrix->bytes();
+    part.matrix->type = WeightType::kInt8;
+    loader.state_->model->info.weight_bytes += part.matrix->bytes() - before;
+  }
 }
 
 bool ModelLoader::Internals::is_complete(const ModelLoader& loader, const WeightMatrix& matrix) {
-  const std::vector<Part>& parts = loader.state_->parts;
-  return matrix.data != nullptr && std::none_of(parts.begin(), parts.end(), [&](const Part& part) {
-           return part.matrix == &matrix && part.done < part.rows;
-         });
+  const auto lacks = [&](const Part& p) { return p.matrix == &matrix && p.done < p.rows; };
+  return matrix.data != nullptr && std::ranges::none_of(loader.state_->parts, lacks);
 }
 
 void ModelLoader::Internals::free(ModelLoader& loader, WeightMatrix& matrix) {
@@ -1310,9 +1312,8 @@ std::span<const size_t> ModelLoader::needed() const {
 int64_t ModelLoader::bytes(bool viewed) const {
   if (state_ == nullptr) return 0;
   int64_t sum = state_->computed_bytes;
-  for (const Part& part : state_->parts) {
-    if (!viewed || !rules::kOrderOfFiles || !part.can_be_matrix()) sum += part.memory_bytes();
-  }
+  for (const Part& part : state_->parts)
+    sum += viewed && rules::kOrderOfFiles && part.can_be_matrix() ? 0 : part.memory_bytes();
   return sum;
 }
 

@@ -515,7 +515,7 @@ class BeamSearch {
 /// RoBERTa and DistilBERT), jina-bert-v2, nomic-bert, modern-bert, eurobert and gemma-embedding,
 /// with pooling and Dense modules; with weights of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
 /// Q4_K, Q5_K and Q6_K, which without OpenOptions::weights are used with their numbers (in
-/// WebAssembly Q8_0 and Q4_0; others become int8). Or it is a folder: config.json, and
+/// WebAssembly Q5 and Q6_K become int8). Or it is a folder: config.json, and
 /// model.safetensors, or the files that model.safetensors.index.json lists, or the only file with
 /// safetensors; integers with scales of groups, of MLX (affine, 4 and 8 bits), GPTQ (4 and 8) and
 /// AWQ (gemm, 4), are read as the numbers they stand for, and become int8 without

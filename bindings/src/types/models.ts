@@ -44,7 +44,7 @@ export type ModelFile = PlatformBlob & {
  * gemma2, gemma3, phi2, phi3, granite, olmo, olmo2 (also OLMo 3), command-r, cohere2, glm4, chatglm, ernie4_5, arcee, exaone4, seed_oss,
  * hunyuan-dense, stablelm, starcoder, starcoder2, gpt2, gptneox, bloom, and the encoders bert (also RoBERTa and DistilBERT),
  * jina-bert-v2, nomic-bert, modern-bert, eurobert and gemma-embedding, with their pooling and Dense modules. Weights of F32, F16, BF16,
- * Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K. Without `weights`, Q8_0 and Q4_0 are used with their numbers, and other blocks
+ * Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K. Without `weights`, they are used with their numbers, but Q5_0, Q5_1, Q5_K and Q6_K
  * become int8.
  *
  * Files that are not needed may be missing, and so are those for which a server sends an HTML page, refuses the request (4xx) or

@@ -145,14 +145,11 @@ HWY_INLINE VI32 sum_of_pairs(hn::Vec<DI16> pairs) {
 }
 
 #if HWY_ARCH_WASM
-// Sum of products of 32 pairs of 16-bit numbers, or of every other eight of them from `first` on.
-HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x, size_t first = 0,
-                            size_t step = 1) {
-  v128_t sum = wasm_i32x4_dot_i16x8(w[first], wasm_v128_load(x + first * 8));
-  HWY_UNROLL(4)
-  for (size_t i = first + step; i < 4; i += step) {
+// Sum of products of 32 pairs of 16-bit numbers.
+HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x) {
+  v128_t sum = wasm_i32x4_dot_i16x8(w[0], wasm_v128_load(x));
+  for (size_t i = 1; i < 4; ++i)
     sum = wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(w[i], wasm_v128_load(x + i * 8)));
-  }
   return VI32{sum};
 }
 #endif
@@ -164,28 +161,14 @@ HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x,
 template <WeightType kType>
 struct StepWeights {
 #if HWY_ARCH_WASM && !MULTIHEAD_DOT_RELAXED
-  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t, const uint8_t* HWY_RESTRICT bits,
-                         size_t distance) {
+  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t, const uint8_t*, size_t) {
     const v128_t bytes = wasm_v128_load(from), mask = wasm_i16x8_const_splat(15);
     w[0] = wasm_v128_and(bytes, mask);
     w[1] = wasm_v128_and(wasm_u16x8_shr(bytes, 4), mask);
     w[2] = wasm_v128_and(wasm_u16x8_shr(bytes, 8), mask);
     w[3] = wasm_u16x8_shr(bytes, 12);
-    // Bits 0, 2, .. 14 of a half move to bit 14 of the lanes; its odd bits are one higher.
-    const v128_t factor = wasm_i16x8_const(1 << 14, 1 << 12, 1 << 10, 256, 64, 16, 4, 1);
-    HWY_UNROLL(4)
-    for (size_t i = 0; i < 2 * high_bits(kType); ++i, bits += distance) {
-      const auto down = static_cast<uint32_t>(10 - i / 2);
-      const v128_t bit = wasm_i16x8_splat(static_cast<int16_t>(16 << i / 2));
-      const v128_t even = wasm_i16x8_mul(wasm_v128_load16_splat(bits), factor);
-      v128_t &w_even = w[i % 2], &w_odd = w[2 + i % 2];
-      w_even = wasm_v128_or(w_even, wasm_v128_and(wasm_u16x8_shr(even, down), bit));
-      w_odd = wasm_v128_or(w_odd, wasm_v128_and(wasm_u16x8_shr(even, down + 1), bit));
-    }
   }
-  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x, size_t half) const {
-    return dot_of_wide(w, x, half, kScales<kType>);
-  }
+  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x, size_t) const { return dot_of_wide(w, x); }
   v128_t w[4];
 #else
   HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t count,

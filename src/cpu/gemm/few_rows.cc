@@ -10,8 +10,8 @@
 //
 // GB/s of weights in decoding, one thread of a Zen 5, whose memory gives 36 to 40: int8 and Q6_K
 // 39, int4 35, Q4_K and Q5_K 40. In WebAssembly, decoding with SmolLM2-135M's shape in V8 12.4:
-// relaxed SIMD bf16 18, int8 14, int4 10; simd128 14, 13 and 7. -Os, with loops unrolled, is as
-// fast as -O3.
+// relaxed SIMD bf16 18, int8 14, int4 10; simd128 14, 13 and 7. Q4_K takes the time of int8 with
+// relaxed SIMD, 1.2 times that with simd128. -Os, with loops unrolled, is as fast as -O3.
 #include "cpu/gemm/weight_blocks.h"
 
 #include <algorithm>
@@ -53,6 +53,7 @@ struct Activations {
   float* scales;   // [row][padded]
   float* offsets;  // [row][kScales][padded]: -kOffset * scale * sum of the block's numbers
   size_t padded;   // blocks of a row, in whole vectors of scales and whole steps
+  RowParts parts;  // of a row of weights
   uint64_t bytes;
 
   template <WeightType kType>
@@ -65,6 +66,7 @@ Activations lay_out(const FewRows& call, void* memory) {
   Activations a{};
   const auto rows = static_cast<uint64_t>(call.rows);
   a.padded = round_up(static_cast<size_t>(weight_blocks(call.weight.columns)), 16);
+  a.parts = row_parts(call.weight.type, static_cast<size_t>(weight_blocks(call.weight.columns)));
   rules::Arena take(memory);
   int16_t* numbers = nullptr;  // or int8_t
   take(numbers, rows * a.padded * kBlock);
@@ -141,7 +143,7 @@ HWY_INLINE void with_kernel_type(WeightType type, const Visit& visit) {
     ((type == kTypes ? visit(std::integral_constant<WeightType, kTypes>()) : void()), ...);
   };
 #if HWY_ARCH_WASM
-  visit_one_of.template operator()<kInt8, kInt4>();
+  visit_one_of.template operator()<kInt8, kInt4, kQ4_1, kQ4_K>();
 #else
   visit_one_of.template operator()<kInt8, kInt4, kQ5_0, kQ4_1, kQ5_1, kQ4_K, kQ5_K, kQ6_K>();
 #endif
@@ -170,27 +172,41 @@ struct BlockScales {
 
 class ScaleReader {
  public:
-  HWY_INLINE ScaleReader(WeightType type, const std::byte* row, size_t blocks)
-      : type_(type), row_(row), blocks_(blocks), parts_(row_parts(type, blocks)) {}
+  HWY_INLINE ScaleReader(WeightType type, const std::byte* row, size_t blocks,
+                         const RowParts& parts)
+      : type_(type), row_(row), blocks_(blocks), parts_(parts) {}
 
   // Reads those of blocks b and later ones, of which `left` are left; `part` is 0, or 1 for their
-  // second scales. Lanes beyond the last are finite.
-  HWY_INLINE BlockScales operator()(size_t b, size_t left, size_t part) const {
-    const auto* const scales = reinterpret_cast<const hwy::float16_t*>(row_);
-    const auto* const leasts = reinterpret_cast<const hwy::float16_t*>(row_ + parts_.leasts);
+  // second scales. Lanes beyond the last are finite. WebAssembly has what share() wrote.
+  HWY_INLINE BlockScales operator()(size_t b, size_t left, size_t part,
+                                    [[maybe_unused]] const float (*of_eight)[8] = nullptr) const {
     BlockScales read;
     if (shares_scales(type_)) {
-      read.scales = hn::Mul(shared(scales + b / 8, left), factors(b, part));
-      if (has_leasts(type_)) read.leasts = hn::Mul(shared(leasts + b / 8, left), factors(b, 1));
+#if HWY_ARCH_WASM
+      const auto of = [&](size_t which) { return hn::Set(DStep(), of_eight[which][b / 8 % 8]); };
+#else
+      const auto of = [&](size_t which) HWY_ATTR { return shared(half_at(which, b / 8), left); };
+#endif
+      read.scales = hn::Mul(of(0), factors(b, part));
+      if (has_leasts(type_)) read.leasts = hn::Mul(of(1), factors(b, 1));
     } else {
-      read.scales = halves(DStep(), scales + b, left);
-      if (has_leasts(type_)) read.leasts = hn::Neg(halves(DStep(), leasts + b, left));
+      read.scales = halves(DStep(), half_at(0, b), left);
+      if (has_leasts(type_)) read.leasts = hn::Neg(halves(DStep(), half_at(1, b), left));
     }
     if (!has_leasts(type_)) read.leasts = read.scales;
     return read;
   }
+  // Writes both scales that blocks b to b + 63 share.
+  HWY_INLINE void share(size_t b, float (*of_eight)[8]) const {
+    const hn::CappedTag<float, 4> d;
+    for (size_t i = 0; i < 16; i += 4)
+      hn::StoreU(halves(d, half_at(i / 8, b / 8 + i % 8), 4), d, of_eight[i / 8] + i % 8);
+  }
 
  private:
+  const hwy::float16_t* half_at(size_t which, size_t index) const {
+    return reinterpret_cast<const hwy::float16_t*>(row_ + which * parts_.leasts) + index;
+  }
   static constexpr size_t kLanes = kStepBytes / sizeof(float);
 
   // Reads halves, which are finite, with half of the instructions of FloatReader. The kernels of
@@ -243,10 +259,6 @@ HWY_INLINE VF offsets_of(const Activations& a, size_t row, size_t part, size_t b
 }
 
 #if HWY_ARCH_WASM
-// Blocks of a round.
-template <WeightType kType>
-constexpr size_t kAtOnce = kWidens<kType> ? 1 : 2;
-
 // Computes sums[r * kSide], the products of one row of weights with row first + r of x, lane by
 // lane.
 //
@@ -259,32 +271,32 @@ HWY_NOINLINE void dot_blocks(const FewRows& call, const Activations& a, size_t f
                              const std::byte* HWY_RESTRICT weights, VF* HWY_RESTRICT sums) {
   const DStep d;
   const auto blocks = static_cast<size_t>(weight_blocks(call.weight.columns));
-  constexpr size_t kBytes = kBlockBytes<kType>, kSums = kAtOnce<kType>, kMost = 64;
+  constexpr size_t kBytes = kBlockBytes<kType>, kSums = kWidens<kType> ? 1 : 2, kMost = 64;
   static_assert(kStepBlocks<kType> == 1);
-  const ScaleReader read(kType, weights, blocks);
-  const RowParts parts = row_parts(kType, blocks);
-  const auto* numbers = reinterpret_cast<const uint8_t*>(weights + parts.numbers);
-  const auto* bits = reinterpret_cast<const uint8_t*>(weights + parts.bits);
+  const ScaleReader read(kType, weights, blocks, a.parts);
+  const auto* numbers = reinterpret_cast<const uint8_t*>(weights + a.parts.numbers);
   const Quant<kType>* x = a.row<kType>(first);
   VF sum[kSums][kRows];
   for (auto& part : sum) {
     for (VF& s : part) s = hn::Zero(d);
   }
-  HWY_ALIGN float scales[kRows][kMost];
+  HWY_ALIGN float scales[kRows][kMost], of_eight[2][8];
   for (size_t begin = 0; begin < blocks; begin += kMost) {
     const size_t count = HWY_MIN(kMost, blocks - begin);
+    if constexpr (shares_scales(kType)) read.share(begin, of_eight);
     // The last vector of scales may reach into the numbers; the scales of x are zero there.
     for (size_t b = 0; b < count; b += hn::Lanes(d)) {
-      const VF given = read(begin + b, count, 0).scales;
+      const BlockScales given = read(begin + b, count, 0, of_eight);
       for (size_t r = 0; r < kRows; ++r) {
         const size_t row = first + r, at = begin + b;
-        hn::Store(hn::Mul(given, hn::Load(d, a.scales + row * a.padded + at)), d, scales[r] + b);
+        const VF own = hn::Load(d, a.scales + row * a.padded + at);
+        hn::Store(hn::Mul(given.scales, own), d, scales[r] + b);
         if constexpr (kOffset<kType> != 0)
-          sum[0][r] = mul_add(given, offsets_of<kType>(a, row, 0, at), sum[0][r]);
+          sum[0][r] = mul_add(given.leasts, offsets_of<kType>(a, row, 0, at), sum[0][r]);
       }
     }
     const auto add = [&](size_t b, size_t i) HWY_ATTR MULTIHEAD_INLINED {
-      const StepWeights<kType> w(numbers + i * kBytes, 1, bits + i * 2, blocks * 2);
+      const StepWeights<kType> w(numbers + i * kBytes, 1, nullptr, 0);
       for (size_t r = 0; r < kRows; ++r) {
         const auto products = hn::ConvertTo(d, w.dot(x + (r * a.padded + i) * kBlock, 0));
         sum[i][r] = mul_add(products, hn::Set(d, scales[r][b + i]), sum[i][r]);
@@ -294,7 +306,6 @@ HWY_NOINLINE void dot_blocks(const FewRows& call, const Activations& a, size_t f
     for (; b < count / kSums * kSums; b += kSums) {
       for (size_t i = 0; i < kSums; ++i) add(b, i);
       numbers += kSums * kBytes;
-      bits += kSums * 2;
       x += kSums * kBlock;
     }
     if constexpr (kSums > 1) {
@@ -317,10 +328,9 @@ HWY_NOINLINE void dot_blocks(const FewRows& call, const Activations& a, size_t f
   const auto blocks = static_cast<size_t>(weight_blocks(call.weight.columns));
   constexpr size_t kStep = kStepBlocks<kType>, kSteps = StepScales<kType>::kSteps;
   constexpr size_t kBlocks = kSteps * kStep;
-  const ScaleReader read(kType, weights, blocks);
-  const RowParts parts = row_parts(kType, blocks);
-  const auto* const numbers = reinterpret_cast<const uint8_t*>(weights + parts.numbers);
-  const auto* const bits = reinterpret_cast<const uint8_t*>(weights + parts.bits);
+  const ScaleReader read(kType, weights, blocks, a.parts);
+  const auto* const numbers = reinterpret_cast<const uint8_t*>(weights + a.parts.numbers);
+  const auto* const bits = reinterpret_cast<const uint8_t*>(weights + a.parts.bits);
   const Quant<kType>* const x = a.row<kType>(first);
   VF even[kRows], odd[kRows];
   for (size_t r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);

@@ -178,45 +178,40 @@ void quantize(const NumberRows& rows, WeightType type, std::byte* to, int64_t fi
   }
 }
 
-// Writes block b of a row in int8, else half of it, that of lower or higher columns. `scale`: of
-// the block, or of eight.
+// Writes block b of a row. `scale`: of its halves; `least`: what is subtracted from the products.
 template <bool kIsInt8>
-HWY_INLINE void dequantize_part(WeightType type, const uint8_t* row, const RowParts& parts,
-                                size_t blocks, size_t b, size_t half, float scale,
-                                float* HWY_RESTRICT to) {
+HWY_INLINE void dequantize_block(WeightType type, const uint8_t* row, const RowParts& parts,
+                                 size_t blocks, size_t b, const float (&scale)[2], float least,
+                                 float* HWY_RESTRICT to) {
   const hn::CappedTag<float, kIsInt8 ? kBlock : kBlock / 2> d;
   const hn::RebindToSigned<decltype(d)> di;
-  const bool shares = shares_scales(type), has_least = has_leasts(type);
-  const auto* const factors = reinterpret_cast<const int8_t*>(row + parts.factors) + b;
-  const auto* const leasts = reinterpret_cast<const Float16*>(row + parts.leasts);
-  if (shares) scale *= factors[has_least ? 0 : half * blocks];
-  float least = -0.0F;
-  if (has_least)
-    least = rules::to_float(leasts[shares ? b / 8 : b]) * (shares ? factors[blocks] : -1.0F);
-  const auto write = [&](size_t i, auto integers) HWY_ATTR {
+  const auto write = [&](size_t i, size_t half, auto integers) HWY_ATTR {
     // The product is exact, or nothing is subtracted: it does not matter if the two are fused.
-    const auto product = hn::Mul(hn::ConvertTo(d, integers), hn::Set(d, scale));
+    const auto product = hn::Mul(hn::ConvertTo(d, integers), hn::Set(d, scale[half]));
     hn::StoreU(hn::Sub(product, hn::Set(d, least)), d, to + i);
   };
   if constexpr (kIsInt8) {
     const hn::Rebind<int8_t, decltype(d)> d8;
     const auto* const from = reinterpret_cast<const int8_t*>(row + parts.numbers) + b * kBlock;
     for (size_t i = 0; i < kBlock; i += hn::Lanes(d))
-      write(i, hn::PromoteTo(di, hn::LoadU(d8, from + i)));
+      write(i, 0, hn::PromoteTo(di, hn::LoadU(d8, from + i)));
     return;
   }
   const hn::Rebind<uint8_t, decltype(d)> d8;
-  const auto middle = hn::Set(di, has_least ? 0 : 8 << high_bits(type));
+  const auto middle = hn::Set(di, has_leasts(type) ? 0 : 8 << high_bits(type));
   for (size_t i = 0; i < kBlock / 2; i += hn::Lanes(d)) {
     const auto pair = hn::PromoteTo(di, hn::LoadU(d8, row + parts.numbers + b * kBlock / 2 + i));
-    auto number = half == 0 ? hn::And(pair, hn::Set(di, 15)) : hn::ShiftRight<4>(pair);
-    for (size_t place = 0; place < high_bits(type); ++place) {
-      const uint8_t* const bits = row + parts.bits + 2 * ((2 * place + half) * blocks + b);
-      const auto moved = hn::Set(di, (bits[0] | bits[1] << 8) << (4 + place));
-      const auto own = hn::Shr(moved, hn::Iota(di, static_cast<int>(i)));
-      number = hn::Or(number, hn::And(own, hn::Set(di, 16 << place)));
+    HWY_UNROLL(2)
+    for (size_t half = 0; half < 2; ++half) {
+      auto number = half == 0 ? hn::And(pair, hn::Set(di, 15)) : hn::ShiftRight<4>(pair);
+      for (size_t place = 0; place < high_bits(type); ++place) {
+        const uint8_t* const bits = row + parts.bits + 2 * ((2 * place + half) * blocks + b);
+        const auto moved = hn::Set(di, (bits[0] | bits[1] << 8) << (4 + place));
+        const auto own = hn::Shr(moved, hn::Iota(di, static_cast<int>(i)));
+        number = hn::Or(number, hn::And(own, hn::Set(di, 16 << place)));
+      }
+      write(half * kBlock / 2 + i, half, hn::Sub(number, middle));
     }
-    write(i, hn::Sub(number, middle));
   }
 }
 
@@ -227,21 +222,30 @@ void dequantize(const WeightMatrix& weight, int64_t first, int64_t end, float* H
   const size_t whole = static_cast<size_t>(weight.columns) / kBlock;
   const size_t shared = shares_scales(type) ? 8 : 1;
   const RowParts parts = row_parts(type, blocks);
-  HWY_ALIGN float scales[kBlock], last[kBlock];
+  HWY_ALIGN float scales[kBlock], leasts[kBlock], last[kBlock];
   for (int64_t row = first; row < end; ++row, to += stride) {
     const auto* const from = static_cast<const uint8_t*>(weight.part(row, 1).data);
     for (size_t b = 0; b < blocks; ++b) {
       if (b % (kBlock * shared) == 0) {
-        const auto* const halves = reinterpret_cast<const hwy::float16_t*>(from) + b / shared;
-        widen(DB(), halves, HWY_MIN(kBlock, ceil_div(blocks - b, shared)), kBlock, 1.0F, scales);
+        const auto read = [&](size_t at, float* numbers) HWY_ATTR {
+          const auto* const halves = reinterpret_cast<const hwy::float16_t*>(from + at);
+          const size_t count = HWY_MIN(kBlock, ceil_div(blocks - b, shared));
+          widen(DB(), halves + b / shared, count, kBlock, 1.0F, numbers);
+        };
+        read(0, scales);
+        if (has_leasts(type)) read(parts.leasts, leasts);
       }
-      const float scale = scales[b / shared % kBlock];
+      const size_t at = b / shared % kBlock;
+      float scale[2] = {scales[at], scales[at]}, least = -0.0F;
+      const auto* const factors = reinterpret_cast<const int8_t*>(from + parts.factors) + b;
+      if (has_leasts(type)) least = leasts[at] * (shared > 1 ? factors[blocks] : -1.0F);
+      for (size_t half = 0; half < 2 && shared > 1; ++half)
+        scale[half] *= factors[has_leasts(type) ? 0 : half * blocks];
       float* const block = b < whole ? to + b * kBlock : last;
       if (type == WeightType::kInt8) {
-        dequantize_part<true>(type, from, parts, blocks, b, 0, scale, block);
+        dequantize_block<true>(type, from, parts, blocks, b, scale, least, block);
       } else {
-        dequantize_part<false>(type, from, parts, blocks, b, 0, scale, block);
-        dequantize_part<false>(type, from, parts, blocks, b, 1, scale, block + kBlock / 2);
+        dequantize_block<false>(type, from, parts, blocks, b, scale, least, block);
       }
     }
     if (whole < blocks) std::copy_n(last, weight.columns % kWeightBlock, to + whole * kBlock);
