@@ -32,7 +32,7 @@ export const FAULTS = named([
   ['models', 'src/models/architecture.cc', 'the configuration of Gemma 3 is not read from text_config', '    if (top.has_members("text_config")) chosen.prefix = "text_config.";\n', ''],
   ['models', 'src/models/loader.cc', 'the longest sequence is the larger of two limits', 'info.max_seq_length = std::min(info.max_seq_length, info.max_tokens);', 'info.max_seq_length = std::max(info.max_seq_length, info.max_tokens);'],
   ['models', 'src/nn/io/safetensors_write.cc', 'numbers are written as they are given where F16 was asked for', '    case SafetensorsType::kF16:\n      return DType::kF16;', '    case SafetensorsType::kF16:\n      return given;'],
-  ['package', 'bindings/src/safetensors/source.ts', 'an error of the package is wrapped once more', "throw error instanceof MultiheadError ? error : unread('source', error);", "throw unread('source', error);"],
+  ['package', 'bindings/src/safetensors/source.ts', 'an error of the package is wrapped once more', "throw error instanceof MultiheadError ? error : unread(name, error);", "throw unread(name, error);"],
   ['package', 'bindings/src/types/cache.ts', 'types allow topLeft in attend() of a cache', "readonly causal?: boolean | 'bottomRight' | undefined;", "readonly causal?: boolean | 'bottomRight' | 'topLeft' | undefined;"],
   ['package', 'bindings/src/models/weights.ts', 'the connection of the file read last stays open', 'await this.closeFirst(this.files.length);', 'await this.closeFirst(this.files.length - 1);'],
   ['package', 'bindings/src/load/source.ts', 'a wrong name of a build has no address instead of an error', "    checkChoice(simd, ['relaxed', 'simd128'], 'simd');\n    try {\n", "    try {\n      checkChoice(simd, ['relaxed', 'simd128'], 'simd');\n"],

@@ -18,11 +18,11 @@ import { ROOT } from '../../native/dev/build.mjs';
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_110, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_985, aim: 9_800 },
-  { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 5_846, aim: 4_500 },
+  { name: 'WebGPU', folders: ['src/webgpu', 'bindings/src/gpu', 'bindings/src/types/gpu.ts'], ceiling: 5_858, aim: 4_500 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 21_923, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 7_092, aim: 6_000 },
-  { name: 'package', folders: ['bindings'], ceiling: 32_168, aim: 24_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 32_162, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 21_159, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 17_390, aim: 15_500 },
 ];

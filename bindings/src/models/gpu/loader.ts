@@ -22,24 +22,13 @@ class GpuLoader implements WeightLoader {
     this.#runtime = runtime;
     this.#place = place;
     this.#models = models;
+    this.#core = new CoreLoader(runtime, input, false);
     try {
-      this.#core = this.#open(input);
+      this.#weights = new GpuWeights(runtime, place, this.#core.handle);
     } catch (error) {
-      if ((error as MultiheadError).argument !== 'weights' || input.weights !== undefined) throw error;
-      // Blocks of GGUF's files that have no kernel become int8 while they are uploaded.
-      this.#core = this.#open({ ...input, weights: 'int8' });
-    }
-  }
-
-  #open(input: LoaderInput): CoreLoader {
-    const core = new CoreLoader(this.#runtime, input, false);
-    try {
-      this.#weights = new GpuWeights(this.#runtime, this.#place, core.handle);
-    } catch (error) {
-      core.dispose();
+      this.#core.dispose();
       throw error;
     }
-    return core;
   }
 
   get needed(): Int32Array {
