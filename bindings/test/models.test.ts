@@ -1,6 +1,6 @@
 // multihead/models against golden models of the transformers library, with files in every form that openModel() takes.
 
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -739,3 +739,21 @@ describe('text', () => {
     expect(tokenizer.decode(ids).startsWith(text.replaceAll('\ufffd', ''))).toBe(true);
   });
 });
+
+// Trained weights, which are not part of the repository: only where they stand beside it.
+const real = fileURLToPath(new URL('../../../shared/models/real/stories260K', import.meta.url));
+if (existsSync(real)) {
+  describe.each(builds)('trained weights, %s', (simd) => {
+    it('write the story that llama2.c writes with them, and lose nothing as int8', async () => {
+      const story = readFileSync(join(real, 'greedy.txt'), 'utf8').trimEnd();
+      const losses: number[] = [];
+      for (const weights of ['f32', 'int8'] as const) {
+        using model = await openModel(real, { simd, weights });
+        const { values } = await model.logProbs(story);
+        losses.push(-values.reduce((sum, value) => sum + value, 0) / values.length);
+        if (weights === 'f32') expect((await model.complete('', { maxNewTokens: values.length, temperature: 0 })).text).toBe(story);
+      }
+      expect(Math.abs((losses[1] as number) - (losses[0] as number))).toBeLessThan(0.01);
+    });
+  });
+}
