@@ -167,7 +167,7 @@ describe.each(builds)('%s', (simd) => {
       expect([1, 2, 5].map((at) => pattern[at])).toEqual([0, 0, 0]);
       expect(pattern[8]).toBeGreaterThan(0);
       if (!('set' in edit)) continue;
-      // The first token of a longer text is what it is alone.
+      // The first token of a longer text has the logits that it has alone.
       const { logits: alone } = await model.run(ids.slice(0, 1), { edits });
       expectClose(logits?.data.subarray(0, model.info.vocabSize) as Float32Array, alone?.data as Float32Array);
     }

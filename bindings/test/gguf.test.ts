@@ -182,7 +182,7 @@ describe('matrices of groups', () => {
     expect(await logits(filesOf({ quantization }, grouped!), { simd, weights: undefined })).toEqual(
       await logits(filesOf({}, dense!), { simd, weights: 'int8' }),
     );
-    // What is saved are numbers, and its settings no longer speak of groups.
+    // The saved weights are plain numbers, and the saved settings have no groups.
     using model = await openModel(filesOf({ quantization, quantization_config: quantization }, grouped!), { simd, weights: 'f32' });
     for (const dtype of ['f32', 'asInMemory'] as const) {
       const saved = saveModel(model, { dtype });

@@ -740,7 +740,7 @@ describe('text', () => {
   });
 });
 
-// Trained weights, which are not part of the repository: only where they stand beside it.
+// Trained weights are no part of the repository. This runs where its neighbor folder has them.
 const real = fileURLToPath(new URL('../../../shared/models/real/stories260K', import.meta.url));
 if (existsSync(real)) {
   describe.each(builds)('trained weights, %s', (simd) => {

@@ -1286,7 +1286,7 @@ std::shared_ptr<Model::Internals> ModelLoader::Internals::model(const ModelLoade
 void ModelLoader::Internals::separate_matrices(ModelLoader& loader) {
   loader.state_->separates = true;
   for (const Part& part : loader.state_->parts) {
-    // Only CPUs multiply the other blocks of GGUF.
+    // GPUs multiply no blocks of GGUF but Q8_0 and Q4_0, which are int8 and int4.
     if (part.matrix == nullptr || part.matrix->type <= WeightType::kInt4) continue;
     const int64_t before = part.matrix->bytes();
     part.matrix->type = WeightType::kInt8;

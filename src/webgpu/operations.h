@@ -45,6 +45,9 @@ struct Norm {
 // Numbers of functions.wgsl; from kTimesX on, f(x) x.
 enum class Function : uint32_t { kNone, kRelu, kGelu, kGeluTanh, kSilu, kTanh, kTimesX = 8 };
 Function function_of(Activation activation);
+inline Function times_x(Function f) {
+  return static_cast<Function>(static_cast<uint32_t>(f) + static_cast<uint32_t>(Function::kTimesX));
+}
 
 // The operations of a layer as dispatches.
 class Builder : public Planner {

@@ -8,8 +8,8 @@
 
 namespace multihead::webgpu {
 
-// The adapter, as far as plans depend on it. The defaults are WebGPU's smallest limits; those of a
-// workgroup's memory (16 KiB) and of a kernel's storage buffers (8) are enough for all kernels.
+// The adapter, as far as plans depend on it. The defaults are WebGPU's smallest limits. All
+// kernels fit its smallest workgroup memory (16 KiB) and number of storage buffers (8).
 struct Device {
   uint32_t subgroup = 0;               // invocations of every subgroup; 0: none, or they differ
   uint64_t binding_bytes = 128 << 20;  // longest binding of a storage buffer

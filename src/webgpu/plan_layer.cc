@@ -199,10 +199,7 @@ class LayerPlanner {
     if (activate != nullptr && activate->in == product &&
         (activate->in2 == kNoValue || activate->in2 == product)) {
       linear.function = function_of(graph_.activation);
-      if (activate->in2 == product) {
-        linear.function = static_cast<Function>(static_cast<uint32_t>(linear.function) +
-                                                static_cast<uint32_t>(Function::kTimesX));
-      }
+      if (activate->in2 == product) linear.function = times_x(linear.function);
       product = activate->out;
       ++end;
     } else if (activate != nullptr && activate->in2 != kNoValue && few() &&

@@ -205,16 +205,14 @@ class ModelPlanner {
     if (call_.state) builder_.pointwise(x, count, width, {}, {first_output(), 0, width});
     if (!call_.logits) return;
     if (p_.transform.given()) {
-      // As the MLPs: f(factor * x) / factor, or f(x) * x.
+      // The activation is the MLPs': f(factor * x) / factor, or f(x) * x.
       const auto columns = static_cast<uint32_t>(a_.embedding_width);
       const bool fixed = a_.family->transform_gelu;
       const float factor = fixed ? 1.0F : a_.activation_factor;
-      uint32_t function =
-          static_cast<uint32_t>(function_of(fixed ? Activation::kGelu : a_.activation));
-      if (!fixed && a_.squares) function += static_cast<uint32_t>(Function::kTimesX);
+      Function function = function_of(fixed ? Activation::kGelu : a_.activation);
+      if (!fixed && a_.squares) function = times_x(function);
       Rows hidden = builder_.new_rows(count, columns), other = builder_.new_rows(count, columns);
-      project(x, count, p_.transform,
-              {.norm = norm, .function = static_cast<Function>(function), .factor = factor},
+      project(x, count, p_.transform, {.norm = norm, .function = function, .factor = factor},
               hidden);
       norm = {};
       if (factor != 1.0F) {

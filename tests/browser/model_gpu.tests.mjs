@@ -37,7 +37,7 @@ async function continued(page) {
   return written(page);
 }
 
-/** Reads what the page shows: the weights of the open head, the new tokens, and the maps of the laboratory. */
+/** Reads from the page the weights of the open head, the new tokens, and the maps of the laboratory. */
 async function everything(page) {
   await catchDownloads(page);
   await give(page);

@@ -168,7 +168,7 @@ export const tests = [
       assert.equal(await page.$eval('#train-seed', ({ value }) => value), '12');
       await page.click('.chart-key .link');
       await until(page, () => window.multiheadPage.training().earlier === undefined);
-      // The smaller model stands beside one layer, and must not draw the two maps of the run before.
+      // The card of the smaller model is shown again with one layer. It must not draw the two maps of the run before.
       await until(page, () => window.multiheadPage.training().smallerShown !== undefined);
       await page.select('#train-layers', '1');
       await until(page, () => document.querySelector('.train-beside')?.checkVisibility());

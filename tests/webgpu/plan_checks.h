@@ -19,7 +19,7 @@
 
 namespace multihead::testing {
 
-// Of one kernel, by WebGPU's smallest limit.
+// The number that every device allows a kernel.
 inline constexpr size_t kStorageBuffers = 8;
 
 inline const char* file_of(webgpu::Kernel kernel) {

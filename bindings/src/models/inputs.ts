@@ -14,7 +14,7 @@ export function entriesOf(value: ArrayLike<unknown>, argument: string): unknown[
   throw optionError(argument, `at most ${mostEntries} entries`, String(value.length));
 }
 
-/** Copies what a caller may change after its call: arrays, also inside of arrays and plain objects, and tensors. Others stay as they are. */
+/** Copies arrays and tensors, which a caller may change after its call, also inside of arrays and plain objects. Other values stay as they are. */
 export function copied(value: unknown, depth = 8): unknown {
   if (typeof value !== 'object' || value === null || depth === 0) return value;
   if (typedArrayName(value) !== undefined) return pristine(value as Float32Array).slice();

@@ -156,9 +156,9 @@ export class OpenedModel implements Model {
     this.#engine.assertLive();
     const { Group, generate, mostTogether } = this.#generator;
     const group = new Group(this.#engine);
-    // Each copies what it is given before the first one runs.
+    // Each generation copies its prompt and options before the first one runs.
     const texts = Array.from(prompt, (each, at) => generate(this.#engine, this.#parts, this.info, each, options, { group, at }));
-    // An error of one closes the list, and the others end with what they have begun.
+    // An error of one generation closes the list: no other begins, and those that run are completed.
     const waiting = (function* () {
       yield* texts.entries();
     })();

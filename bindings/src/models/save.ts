@@ -62,7 +62,7 @@ export function saveModel(model: Model, given: SaveModelOptions = {}): ModelFile
   return [...texts.map(([name, text]) => new File([name === config ? typed(text, typeNames[dtype]) : text], name)), ...weights];
 }
 
-/** config.json with another type of the weights, by which transformers reads them, and without groups, which are numbers now; all else stays. */
+/** config.json with another type of the weights. Settings of integers with groups go, since the weights are plain numbers now; the others stay. */
 function typed(given: string, type: string | undefined): string {
   const { quantization, quantization_config: groups, ...rest } = parseObject('config.json', given);
   const text = (quantization ?? groups ?? null) === null ? given : JSON.stringify(rest, undefined, 2);

@@ -174,7 +174,7 @@ export interface MaskOptions extends ModelOptions {
  */
 export type ScoreStage = 'raw' | 'capped' | 'masked' | 'weights';
 
-/** Which scores of a call are copied out: those of chosen heads and rows. */
+/** Scores of a call that are copied out, of chosen heads and rows. */
 export interface Capture {
   /** Which scores. */
   readonly stage: ScoreStage;

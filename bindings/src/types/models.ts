@@ -309,7 +309,7 @@ export interface Prefix extends DisposableObject {
   dispose(): void;
 }
 
-/** Options of {@link Model.generate}, those of a prefix and rules about tokens included: {@link ModelInfo.rules} has their defaults. */
+/** Options of {@link Model.generate}. The defaults of its rules about tokens are in {@link ModelInfo.rules}. */
 export interface GenerateOptions extends PrefixOptions, ChosenRules {
   /**
    * Most new tokens, a whole number or Infinity; default 128, or what {@link ModelInfo.generation} says of an encoder–decoder model.

@@ -201,7 +201,7 @@ export interface MultiHeadAttentionCache extends DisposableObject, Pick<KVCache,
   truncate(length: number): void;
 }
 
-/** What modules, transformer blocks and transformers have in common. */
+/** Modules, transformer blocks and transformers have these members. */
 export interface ParameterModule extends DisposableObject {
   /**
    * Copies of the parameters as 32-bit floats, under the names and in the layout that they were loaded with.
@@ -210,7 +210,7 @@ export interface ParameterModule extends DisposableObject {
    */
   stateDict(): Record<string, PlainTensor>;
   /**
-   * Makes an empty cache for step() of this module; that of a transformer holds the keys and values of every layer.
+   * Makes an empty cache for step() of this module; the cache of a transformer holds the keys and values of every layer.
    * Dispose it like a tensor.
    *
    * @throws {MultiheadError} `E_OPTION`, also if the module appends keys, if `kdim` or `vdim` is not

@@ -78,7 +78,7 @@ export interface Tensor<D extends DType = 'f32'> extends DisposableObject {
 
 /** An object that keeps memory until dispose(), the end of a `using` block or of a {@link Multihead.scope}. */
 export interface DisposableObject {
-  /** True once dispose() was called, on the object or on what it belongs to: its `Multihead`, its pool or its model. */
+  /** True once dispose() was called on the object, or on the `Multihead`, pool or model that it belongs to. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;

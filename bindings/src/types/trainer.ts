@@ -82,8 +82,8 @@ export interface BatchOptions {
 export interface TrainerStepOptions extends BatchOptions, Omit<ForwardOptions, 'causal' | 'return' | 'trace' | 'out' | 'training' | 'dropoutSeed'> {}
 
 /**
- * The state from which a training continues: a {@link Trainer}, or an {@link Experiment} with its trainer. Its dispose() leaves the
- * parameters to a trainer's model.
+ * A {@link Trainer}, or an {@link Experiment} with its trainer: a training continues from its state. dispose() does not free the
+ * parameters of a trainer's model.
  */
 export interface TrainingState extends DisposableObject {
   /**

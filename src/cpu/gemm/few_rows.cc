@@ -177,7 +177,7 @@ class ScaleReader {
       : type_(type), row_(row), blocks_(blocks), parts_(parts) {}
 
   // Reads those of blocks b and later ones, of which `left` are left; `part` is 0, or 1 for their
-  // second scales. Lanes beyond the last are finite. WebAssembly has what share() wrote.
+  // second scales. Lanes beyond the last are finite. WebAssembly reads `of_eight`, from share().
   HWY_INLINE BlockScales operator()(size_t b, size_t left, size_t part,
                                     [[maybe_unused]] const float (*of_eight)[8] = nullptr) const {
     BlockScales read;

@@ -178,7 +178,7 @@ void quantize(const NumberRows& rows, WeightType type, std::byte* to, int64_t fi
   }
 }
 
-// Writes block b of a row. `scale`: of its halves; `least`: what is subtracted from the products.
+// Writes block b of a row: its integers times the scale of their half, minus `least`.
 template <bool kIsInt8>
 HWY_INLINE void dequantize_block(WeightType type, const uint8_t* row, const RowParts& parts,
                                  size_t blocks, size_t b, const float (&scale)[2], float least,
